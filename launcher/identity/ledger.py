@@ -231,32 +231,24 @@ class Ledger:
                 yield self._describe(one, other)
 
     def _describe(self, one: Claim, other: Claim) -> Problem:
-        hint, where = "", self.where()
-        if one.fact is Fact.WORLD_SIZE and any(c.value == other.value for c in self.about(Fact.NODE_COUNT)):
-            hint = f" ({other.origin} counts nodes, not processes)"
-        if one.trust is Trust.ASKED:
-            leave = f"{'leave out' if is_typed(one) else 'unset'} {name_only(one.origin)}"
-            # A variable of a user or an image may be the wrong one; a platform's variable cannot be unset
-            if (name := name_only(other.origin)) in USERS:
-                typed = is_typed(one)
-                fix = f"unset {name}, or {leave}" if typed else f"unset the wrong one, {leave[6:]} or {name}"
-            else:
-                fix = leave + (", or pass --source manual to go by the flags alone" if is_typed(one) else "")
+        where, name, other_name = self.where(), name_only(one.origin), name_only(other.origin)
+        counts = any(c.value == other.value for c in self.about(Fact.NODE_COUNT))
+        hint = f" ({other.origin} counts nodes, not processes)"
+        hint = hint if one.fact is Fact.WORLD_SIZE and counts else ""
+        # A variable of a user or an image may be the wrong one; a platform's variable cannot be unset
+        if one.trust is Trust.ASKED and is_typed(one):
+            leave, manual = f"leave out {name}", ", or pass --source manual to go by the flags alone"
+            fix = f"unset {other_name}, or {leave}" if other_name in USERS else f"{leave}{manual}"
+        elif one.trust is Trust.ASKED:
+            fix = f"unset the wrong one, {name} or {other_name}" if other_name in USERS else f"unset {name}"
         else:
             flag = f", or pass {FLAG_OF[one.fact]}" if one.fact in FLAG_OF and not self.speakers else ""
-            names = [word for claim in (one, other) if (word := name_only(claim.origin)).isupper()]
+            names = [word for word in (name, other_name) if word.isupper()]
             fix = f"unset {'' if len(names) == 1 else 'the wrong one, '}{' or '.join(names)}{flag}"
             sources = " and ".join(dict.fromkeys((one.source, other.source)))
             where = f"environment, source{'s' if ' ' in sources else ''} {sources}"
-        return make_problem(
-            "two-values",
-            where=where,
-            one=one.origin,
-            other=other.origin,
-            fact=one.fact.value,
-            hint=hint,
-            fix=fix,
-        )
+        named = {"one": one.origin, "other": other.origin, "fact": one.fact.value, "hint": hint}
+        return make_problem("two-values", where=where, fix=fix, **named)
 
 
 def open_ledger(evidence: Sequence[Evidence], options: Options, is_own: Callable[..., bool]) -> Ledger:

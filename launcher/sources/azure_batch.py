@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from launcher.core.environ import Malformed, each_once
 from launcher.core.model import Fact, Scope, Trust
-from launcher.core.mpi import STARTED
 from launcher.sources import MARKERS
 from launcher.sources.reader import Reader
 
@@ -25,7 +24,9 @@ def read(reader: Reader) -> None:
     reader.starts = Scope.NODE
     master = reader.claim_host(Fact.MASTER_ADDR, MASTER_NODE)
     if master is not None:
-        reader.note(f"the port in {reader.origin(MASTER_NODE)} is reserved for the Batch service: not used")
+        reader.notes.append(
+            f"the port in {reader.origin(MASTER_NODE)} is reserved for the Batch service: not used"
+        )
     lists = {name: reader.hosts(name, separator) for name, separator in SEPARATORS.items()}
     lists[CCP_NODES] = reader.parsed(CCP_NODES, _parse_nodes) or ()
     name, hosts = next(((name, hosts) for name, hosts in lists.items() if hosts), ("", ()))
@@ -84,14 +85,14 @@ def _claim_nodes(reader: Reader, hosts: tuple[str, ...], name: str, master: int 
         reader.claim(Fact.NODE_RANK, ordered.index(hosts[own]), origin, Trust.DERIVED)
     else:
         found = f"{'several' if places else 'none'} of this node's addresses"
-        reader.note(f"{found} are in {name}, so it gives no node rank")
+        reader.notes.append(f"{found} are in {name}, so it gives no node rank")
         fix = "pass --node-rank R, this node's index with the master first"
         reader.sign(name, f"{found} are in the list: {fix}")
 
 
 def _read_is_master(reader: Reader) -> bool | None:
     # A starter may have passed on the head node's value
-    text = None if any(reader.has(starter) for starter in STARTED) else reader.text(IS_MASTER)
+    text = None if reader.is_started() else reader.text(IS_MASTER)
     if text not in (None, "true", "false"):
         reader.malformed(IS_MASTER, "true or false")
     return {"true": True, "false": False}.get(text or "")

@@ -28,15 +28,17 @@ FACTS = (
 def read(reader: Reader) -> None:
     """Claim the contract of `launcher.frameworks.torch`, unless another starter has started us since."""
     if not has_contract(reader):
-        reader.note(f"{MARKER} without the variables of such a process: left over from another run, not used")
+        reader.notes.append(
+            f"{MARKER} without the variables of such a process: left over from another run, not used"
+        )
     elif is_left_over(reader):
-        reader.note(
+        reader.notes.append(
             f"{MARKER} belongs to an outer process that the launcher started, not to this one: not used"
         )
     else:
         _claim_worker(reader)
         reader.in_order = False  # the outer launcher may have numbered the nodes as mpirun does
-        reader.note(
+        reader.notes.append(
             f"{MARKER} is set: this is a process of another launcher run "
             f"(or a shell into which its variables were exported: unset {MARKER})"
         )
@@ -52,7 +54,7 @@ def read_torchrun(reader: Reader) -> None:
     if is_above(reader, "LOCAL_WORLD_SIZE", 1) and not (reader.has("RANK") and reader.has("WORLD_SIZE")):
         _claim_worker(reader)  # one of several on this node: an outer rank is not its own
     elif names:
-        reader.note(f"TORCHELASTIC_RUN_ID without {names}: left over from another run, not used")
+        reader.notes.append(f"TORCHELASTIC_RUN_ID without {names}: left over from another run, not used")
     elif is_worker(reader):
         _claim_worker(reader)
 

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from launcher.core.environ import Malformed, is_host, parse_host
 from launcher.core.model import Fact, Scope, Trust
-from launcher.core.mpi import JSRUN, STARTED
+from launcher.core.mpi import JSRUN
 from launcher.machine.own_names import is_called
 from launcher.sources import MARKERS
-from launcher.sources.reader import Reader
+from launcher.sources.reader import Reader, short
 from launcher.sources.signs import LSF_HOSTS
 
 RANK, TASK = MARKERS["lsf"]
@@ -31,7 +31,7 @@ def read(reader: Reader) -> None:
     name, slots, is_one_each = _read_slots(reader)
     if reader.has(RANK):
         _read_process(reader)
-    elif not any(reader.has(starter) for starter in STARTED):
+    elif not reader.is_started():
         _read_task(reader, name, tuple(dict.fromkeys(slots)), is_one_each=is_one_each)
 
 
@@ -61,12 +61,11 @@ def _read_process(reader: Reader) -> None:
         reader.most_nodes = len(hosts) - bool(first) or None
     if size == local_size:
         return
-    if not first or (rank == 0 and not _is_here(reader, first)):
-        reader.note(
-            f"jsrun does not name the host of rank 0, and {SLOTTED} does not show that it is the second"
-        )
-        return
-    reader.claim(Fact.MASTER_ADDR, first, f"{SLOTTED}, behind the launch node", Trust.INDIRECT)
+    if first and (rank != 0 or short(first) == reader.own_name()):
+        reader.claim(Fact.MASTER_ADDR, first, f"{SLOTTED}, behind the launch node", Trust.INDIRECT)
+    else:
+        why = f"and {SLOTTED} does not show that it is the second"
+        reader.notes.append(f"jsrun does not name the host of rank 0, {why}")
 
 
 def _find_first(reader: Reader) -> str:
@@ -85,7 +84,7 @@ def _read_task(reader: Reader, name: str, hosts: tuple[str, ...], *, is_one_each
         reader.sign(TASK, f"pass {LISTED} too, which LSF gives to every task; or {FIX}")
         return
     place = number - 1
-    here = [index for index, host in enumerate(hosts) if _is_here(reader, host)]
+    here = [index for index, host in enumerate(hosts) if short(host) == reader.own_name()]
     is_meant = here == [place] or (is_one_each and not here)
     if place >= len(hosts) or name != LISTED or not is_meant:
         reader.sign(TASK, FIX)
@@ -93,7 +92,3 @@ def _read_task(reader: Reader, name: str, hosts: tuple[str, ...], *, is_one_each
     reader.starts = Scope.NODE
     reader.claim_hosts(hosts, name, master=Trust.DERIVED)
     reader.claim(Fact.NODE_RANK, place, f"{reader.origin(TASK)}, counted from 1")
-
-
-def _is_here(reader: Reader, host: str) -> bool:
-    return reader.host.hostname().partition(".")[0] == host.partition(".")[0]

@@ -66,7 +66,7 @@ def read(reader: Reader) -> None:
     if local_size == 1 and _has_larger_nodes(daemon, nodes, place):
         reader.starts = Scope.PROCESS  # others run several: starting one per GPU is not up to us
     if _is_master_elsewhere(daemon, node, nodes, place):
-        reader.note("rank 0 does not run where mpirun runs: mpirun's address is not the master's")
+        reader.notes.append("rank 0 does not run where mpirun runs: mpirun's address is not the master's")
     else:
         _read_master(reader, daemon)
 
@@ -230,7 +230,7 @@ def _read_master(reader: Reader, daemon: int | None) -> None:
     addresses = _uri_hosts(reader.text(HEAD_URI) or "")
     head = next((a for a in addresses if not is_loopback(a) and a != _DOCKER_BRIDGE), "")
     if daemon and head in _uri_hosts(reader.text(DAEMON_URIS[0]) or ""):
-        reader.note(f"{HEAD_URI} begins with {head}, which this node has too: not the master's")
+        reader.notes.append(f"{HEAD_URI} begins with {head}, which this node has too: not the master's")
     else:
         _claim_head(reader, head, HEAD_URI)
 

@@ -15,7 +15,6 @@ import re
 
 from launcher.core.environ import Malformed, each_once, parse_json
 from launcher.core.model import Fact, Scope, Trust
-from launcher.core.mpi import STARTED
 from launcher.sources import MARKERS
 from launcher.sources.reader import Reader
 from launcher.sources.signs import FLAGS
@@ -53,7 +52,7 @@ def read(reader: Reader) -> None:
             return
         hosts, origin = groups, GROUPS
     reader.claim_hosts(hosts, origin, master=Trust.DERIVED)
-    if any(reader.has(name) for name in STARTED):
+    if reader.is_started():
         return  # the other two facts are those of mpirun's own node
     name = CURRENT_HOST if reader.has(CURRENT_HOST) else "current_host"
     if current in hosts:

@@ -15,7 +15,7 @@ from launcher.core.frozen import frozen
 from launcher.core.model import Fact, Trust
 from launcher.core.mpi import JSRUN, OPEN_MPI, expand
 from launcher.machine.own_names import is_called
-from launcher.sources.reader import Reader
+from launcher.sources.reader import Reader, short
 from launcher.sources.rows import NODES
 
 TYPE_CHECKING = False
@@ -111,7 +111,7 @@ def read(reader: Reader) -> None:
     if not reader.has(OPEN_MPI.rank[0]) and (reader.text(RSH_AGENT) or "").endswith(KUBEXEC):
         reader.sign(RSH_AGENT, MPI_FIX)
     first = reader.text(RANK_0_HOST) or "localhost"  # as it is in TorchX's first replica
-    if not is_loopback(first) and first.partition(".")[0] != reader.host.hostname().partition(".")[0]:
+    if not is_loopback(first) and short(first) != reader.own_name():
         reader.sign(RANK_0_HOST, FLAGS)
     for variable in NODE_COUNTS:
         if (reader.claim_int(Fact.NODE_COUNT, variable) or 1) > 1:

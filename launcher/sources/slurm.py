@@ -14,7 +14,7 @@ from launcher.core.mpi import FLUX, HYDRA, OPEN_MPI, STARTED_BY_MPI
 from launcher.machine.own_names import is_called
 from launcher.sources import MARKERS
 from launcher.sources.nodelist import parse_nodelist, parse_tasks_per_node
-from launcher.sources.reader import Reader
+from launcher.sources.reader import Reader, short
 
 _, STEP_ID, PROCID, NTASKS, NODEID, NODE_COUNT, JOB_NODE_COUNT, *MORE = MARKERS["slurm"]
 *LISTS, STEP_NODE_COUNT, STEP_TASKS, OLD_NTASKS, LOCALID, TASK_IDS, ASKED_TASKS, TASKS_PER_NODE = MORE
@@ -42,7 +42,7 @@ FIRST_SPECIAL_STEP = 0xFFFFFFF0
 
 def read(reader: Reader) -> None:
     """Claim a task's own numbers; under mpirun only a master; in a batch script nothing, or its nodes."""
-    if any(reader.has(name) for name in (*STARTED_BY_MPI, TASK_OF_FLUX)):
+    if reader.has(*STARTED_BY_MPI, TASK_OF_FLUX):
         _read_under_mpirun(reader)
         return
     is_het = (reader.integer(HET_SIZE) or 1) > 1
@@ -78,8 +78,8 @@ def read(reader: Reader) -> None:
 def _read_under_mpirun(reader: Reader) -> None:
     if reader.has(PROCID):
         whose = "Flux's broker" if reader.has(TASK_OF_FLUX) else "mpirun's daemon"
-        reader.note(f"{reader.origin(PROCID)} belongs to {whose} on this node, not to this process")
-    if not any(reader.has(name) for name in (*OTHER_RANKS, TASK_OF_FLUX)):
+        reader.notes.append(f"{reader.origin(PROCID)} belongs to {whose} on this node, not to this process")
+    if not reader.has(*OTHER_RANKS, TASK_OF_FLUX):
         # Only some of mpirun's variables: if they are this process's, Slurm's rank is not
         half = ", ".join(name for name in STARTED_BY_MPI if reader.has(name))
         fix = f"pass mpirun's other variables too; for a task of srun: unset {half}"
@@ -94,7 +94,7 @@ def _read_under_mpirun(reader: Reader) -> None:
     reader.most_nodes = len(hosts)
     if own[0] != hosts[0] and any(reader.text(name) == "0" for name in OTHER_RANKS):
         # mpirun may use only some nodes (--host). The other ranks cannot see that, but it ends them
-        reader.note(f"rank 0 is here, and not on the first node of {reader.origin(JOB_NODELIST)}")
+        reader.notes.append(f"rank 0 is here, and not on the first node of {reader.origin(JOB_NODELIST)}")
         return
     reader.claim(Fact.MASTER_ADDR, hosts[0], JOB_NODELIST, Trust.INDIRECT)  # mpirun knows where it runs
 
@@ -136,7 +136,7 @@ def _sign_remains(reader: Reader, numbers: tuple[tuple[str, int], ...], fix: str
 
 def _is_task(reader: Reader) -> bool:
     """Whether variables of a step without its id show a task: then the number of tasks is no mere request."""
-    return not reader.has(STEP_ID) and any(map(reader.has, OF_STEP))
+    return not reader.has(STEP_ID) and reader.has(*OF_STEP)
 
 
 def _read_step_hosts(reader: Reader, name: str) -> None:
@@ -146,7 +146,9 @@ def _read_step_hosts(reader: Reader, name: str) -> None:
     reader.claim_hosts(hosts, name, master=None if is_sorted else Trust.DERIVED)
     if is_sorted:  # SLURM_HOSTFILE is not: rank 0 is on the first node of SLURM_HOSTFILE
         reader.in_order = False
-        reader.note(f"{reader.origin(DISTRIBUTION)}: the first node of {name} need not be that of rank 0")
+        reader.notes.append(
+            f"{reader.origin(DISTRIBUTION)}: the first node of {name} need not be that of rank 0"
+        )
 
 
 def _read_het_hosts(reader: Reader, node: int | None, nodes: int | None) -> None:
@@ -154,14 +156,14 @@ def _read_het_hosts(reader: Reader, node: int | None, nodes: int | None) -> None
 
     The list of a component, or of the job, may be shorter, longer or in another order than the step's nodes.
     """
-    own = (reader.text(NODE_NAME) or reader.host.hostname()).partition(".")[0]
+    own = short(reader.text(NODE_NAME) or reader.host.hostname())
     for name in (STEP_NODELIST, JOB_NODELIST):
         hosts = _read_hosts(reader, name)
         if node is not None and len(hosts) == nodes and hosts[node : node + 1] == (own,):
             reader.claim_hosts(hosts, name, master=Trust.DERIVED)
             return
     if nodes != 1:
-        reader.note(f"{reader.origin(HET_SIZE)}: no list shows the first node of this step")
+        reader.notes.append(f"{reader.origin(HET_SIZE)}: no list shows the first node of this step")
 
 
 def _read_hosts(reader: Reader, name: str) -> tuple[str, ...]:

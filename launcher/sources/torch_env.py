@@ -32,7 +32,7 @@ def counts_nodes(reader: Reader) -> str:
 
     It is empty if they count processes, or if nothing tells. Each answer has one source that reads them.
     """
-    if any(reader.has(name) for name in OF_A_PROCESS) or (reader.text("LOCAL_WORLD_SIZE") or "1") != "1":
+    if reader.has(*OF_A_PROCESS) or (reader.text("LOCAL_WORLD_SIZE") or "1") != "1":
         return ""
     if not (reader.has(RANK) or reader.has(WORLD_SIZE)):
         return ""
@@ -59,7 +59,7 @@ def read(reader: Reader) -> None:
             reader.claim_numbers(TORCHRUN)
             if all(reader.has(name) for _, name in DEEPSPEED):
                 reader.claim_numbers(DEEPSPEED)
-    if is_sealed or not (is_process and any(reader.has(name) for name in BY_TORCHRUN)):
+    if is_sealed or not (is_process and reader.has(*BY_TORCHRUN)):
         reader.claim_int(Fact.NODE_RANK, NODE_RANK)  # else it is about what started torchrun
     reader.claim_host(Fact.MASTER_ADDR, MASTER_ADDR)
     reader.claim_int(Fact.MASTER_PORT, MASTER_PORT)

@@ -12,9 +12,8 @@ Cloud "Preset environment variables of a training container".
 from __future__ import annotations
 
 from launcher.core.model import Fact, Scope, Trust
-from launcher.core.mpi import STARTED
 from launcher.sources import MARKERS
-from launcher.sources.reader import Reader
+from launcher.sources.reader import Reader, short
 from launcher.sources.signs import FLAGS, is_above
 from launcher.sources.torch_env import LOCAL_RANK, MASTER_ADDR, RANK, VOLCANO, WORLD_SIZE, counts_nodes
 
@@ -25,8 +24,6 @@ RANKED = ("master", "worker")
 WATCHING = "tensorboard"
 ROLE = "MA_TASK_NAME"  # worker, learner; ps with TensorFlow
 GPUS = "MA_NUM_GPUS"
-OTHERS = ("TF_CONFIG", "AZUREML_CR_DISTRIBUTED_CONFIG", *STARTED)
-"""Where one of these is set, it says more than the tasks do."""
 MPI_HOST = "MPI_HOST"  # mpi plugin, set in the master pod only: the workers
 
 Tasks = dict[str, tuple[str, ...]]
@@ -46,8 +43,8 @@ def read(reader: Reader) -> None:
         reader.sign(MPI_HOST, "mpirun starts what runs on the workers: mpirun ... launcher run -- COMMAND")
     elif counts_nodes(reader) == VOLCANO and not (_are_listed(tasks) and not reader.has(RANK)):
         _read_plugin(reader, tasks)
-    elif any(reader.has(name) for name in OTHERS):
-        return
+    elif reader.is_started() or reader.has("TF_CONFIG", "AZUREML_CR_DISTRIBUTED_CONFIG"):
+        return  # they say more than the tasks do
     elif not reader.has(LOCAL_RANK) or reader.text(WORLD_SIZE) == "1":  # which is an image's default
         _read_names(reader, tasks)
     elif len(tasks) == 1 or (_are_listed(tasks) and len(tasks) == len(RANKED)):
@@ -60,7 +57,7 @@ def _read_tasks(reader: Reader) -> Tasks:
     """Return the hosts of each task by its name; empty if only its number of pods or its master is known."""
     listed = {_task(name, HOSTS): reader.hosts(name) for name in reader.matching(PREFIX, HOSTS)}
     counted = [_task(name, COUNT) for name in reader.matching(PREFIX, COUNT) if reader.integer(name) != 0]
-    master, own = (reader.text(MASTER_ADDR) or "").partition(".")[0], _own_name(reader)
+    master, own = short(reader.text(MASTER_ADDR) or ""), reader.own_name()
     if own != master and _is_of_another_task(own, master) and not _find(master, sum(listed.values(), ())):
         counted.append(master.rsplit("-", 2)[1])  # a pod of this job, so its task exists
     return listed | {task: () for task in counted if task not in listed}
@@ -93,7 +90,7 @@ def _read_plugin(reader: Reader, tasks: Tasks) -> None:
     if _are_listed(tasks):
         hosts = _claim_hosts(reader, tasks, RANKED)
         if reader.integer(WORLD_SIZE, 1) not in (None, len(hosts)):
-            reader.note(f"{reader.origin(WORLD_SIZE)} counts pods without a rank, too: not used")
+            reader.notes.append(f"{reader.origin(WORLD_SIZE)} counts pods without a rank, too: not used")
     elif len(tasks) <= len(RANKED) and WATCHING not in tasks:
         reader.claim_int(Fact.NODE_COUNT, WORLD_SIZE)
     else:
@@ -102,7 +99,7 @@ def _read_plugin(reader: Reader, tasks: Tasks) -> None:
 
 def _check_index(reader: Reader, tasks: Tasks, node: int | None) -> None:
     """Report a rank that contradicts the index within the task: the workers' ranks follow the masters'."""
-    name = next((name for name in INDICES if reader.has(name)), "")
+    name = reader.first(*INDICES) or ""
     index = reader.integer(name)
     if index is None or node is None:
         return
@@ -125,7 +122,7 @@ def _read_names(reader: Reader, tasks: Tasks) -> None:
         count = reader.claim_int(Fact.NODE_COUNT, NODE_COUNT)
     count = count or len(hosts)
     if not count:
-        if any(reader.has(name) for name in INDICES):
+        if reader.has(*INDICES):
             _sign(reader, "an index without the number of pods")
         return
     reader.starts = Scope.NODE
@@ -135,8 +132,8 @@ def _read_names(reader: Reader, tasks: Tasks) -> None:
 
 def _claim_node(reader: Reader, tasks: Tasks, hosts: tuple[str, ...], count: int) -> bool:
     """Claim the place of this pod among those with ranks, or report a sign; return whether it has a place."""
-    own, places = _own_name(reader), _find_places(reader, hosts)
-    others = [host.partition(".")[0] for task in tasks.values() for host in task]
+    own, places = reader.own_name(), _find_places(reader, hosts)
+    others = [short(host) for task in tasks.values() for host in task]
     if (not places and any(_is_of_another_task(own, other) for other in others)) or reader.text(ROLE) == "ps":
         _sign(reader, "this pod is of a task without ranks")
         return False
@@ -156,20 +153,16 @@ def _claim_node(reader: Reader, tasks: Tasks, hosts: tuple[str, ...], count: int
 
 def _find_places(reader: Reader, hosts: tuple[str, ...]) -> list[int]:
     """Return the places of this pod's name in a list of hosts."""
-    return _find(_own_name(reader), hosts)
+    return _find(reader.own_name(), hosts)
 
 
 def _find(name: str, hosts: tuple[str, ...]) -> list[int]:
-    return [place for place, host in enumerate(hosts) if host.partition(".")[0] == name]
-
-
-def _own_name(reader: Reader) -> str:
-    return reader.host.hostname().partition(".")[0]
+    return [place for place, host in enumerate(hosts) if short(host) == name]
 
 
 def _claim_name(reader: Reader, places: list[int]) -> None:
     for place in places[:1]:
-        origin = f"name of this pod, {_own_name(reader)}, in the lists of hosts"
+        origin = f"name of this pod, {reader.own_name()}, in the lists of hosts"
         reader.claim(Fact.NODE_RANK, place, origin, Trust.DERIVED)
 
 
@@ -193,4 +186,4 @@ def _claim_hosts(reader: Reader, tasks: Tasks, ranked: tuple[str, ...]) -> tuple
 
 def _sign(reader: Reader, why: str) -> None:
     names = [*reader.matching(PREFIX, HOSTS), *reader.matching(PREFIX, COUNT), *INDICES, NODE_COUNT]
-    reader.sign(next(name for name in names if reader.has(name)), f"{why}: {FLAGS}")
+    reader.sign(reader.first(*names) or "", f"{why}: {FLAGS}")
