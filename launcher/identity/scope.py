@@ -43,7 +43,8 @@ def decide_scope(ledger: Ledger, machine: Machine, *, starts_processes: bool = F
     if asked == Scope.PROCESS.value and per_node is not None and not ledger.about(Fact.RANK):
         of_node = (claim.origin for claim in per_node.claims if claim.fact in IDENTITY[-2:])
         named = {"shown": next(of_node, per_node.source), "source": per_node.source}
-        return Scope.NODE, ledger.fold(lambda it: [it.refuse("scope-process", asked=origins[0], **named)])
+        problem = ledger.refuse("scope-process", asked=origins[0], **named)
+        return Scope.NODE, ledger.fold(lambda _: [problem])
     if asked != "auto":
         return Scope(asked), ledger
     # Where the starter's rank is missing, a process of any source is one; it then lacks its rank
@@ -176,8 +177,10 @@ def _resolve_word(claim: Claim, machine: Machine) -> Claim:
     count = found.get(word, integrated if word == "xpu" else 0)
     if not count:
         where = "command line" if claim.origin.startswith("-") else f"environment, source {claim.source}"
-        row = "no-gpu" if word == "gpu" else "uncounted-accelerator" if count is None else "no-accelerator"
-        raise make_error(row, where=where, asked=claim.origin, kind=word.upper())
+        named = {"where": where, "asked": claim.origin, "kind": word.upper()}
+        if word == "gpu":
+            raise make_error("no-gpu", **named)
+        raise make_error("uncounted-accelerator" if count is None else "no-accelerator", **named)
     return Claim(claim.fact, count, f"{claim.origin}: {count} {word.upper()}s", claim.source, claim.trust)
 
 

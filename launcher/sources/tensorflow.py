@@ -9,7 +9,6 @@ Source: tensorflow/python/distribute/{multi_worker_util.py,cluster_resolver/tfco
 from __future__ import annotations
 
 from launcher.core.environ import Malformed, parse_host_port, parse_int, parse_json, shorten
-from launcher.core.errors import Problem
 from launcher.core.frozen import frozen
 from launcher.core.model import Fact, Scope, Trust
 from launcher.options.flag_values import ROLES
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 TF_CONFIG = "TF_CONFIG"
-FIX = f"correct {TF_CONFIG}, or unset it if this is not a TensorFlow job"
-MALFORMED = "malformed-variable"
 RANKED = ("chief", "worker")
 ALONE = ("chief", "evaluator")
 """Roles with at most one task."""
@@ -37,7 +34,10 @@ class TfConfig:
 
 
 class Invalid(Exception):
-    """TF_CONFIG is not a valid cluster: the code of the problem, what was expected, and the fix."""
+    """TF_CONFIG is not a valid cluster: the row of the problem in ``errors.txt``, and its values."""
+
+    def __init__(self, row: str, **values: object) -> None:
+        super().__init__(row, values)
 
 
 def read(reader: Reader) -> None:
@@ -45,9 +45,8 @@ def read(reader: Reader) -> None:
     try:
         task = _parse(reader.text(TF_CONFIG) or "")
     except Invalid as error:
-        code, expected, fix = error.args
-        what = f"{reader.origin(TF_CONFIG)}: expected {expected}"
-        reader.problems.append(Problem(code, what, f"environment, source {reader.source}", fix))
+        row, values = error.args
+        reader.refuse(row, TF_CONFIG, **values)
         return
     reader.starts = Scope.PROCESS
     reader.lone = not _names_several(task)
@@ -115,7 +114,7 @@ def _parse(text: str) -> TfConfig:
         task = TfConfig(tasks, str(own["type"]), _index(own["index"]))
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
         expected = 'a JSON object {"cluster": {role: [host:port]}, "task": {"type", "index"}}'
-        raise Invalid(MALFORMED, expected, FIX) from None
+        raise Invalid("tf-config", expected=expected) from None
     sparse = [role for role, items in cluster.items() if not isinstance(items, list)]
     for fault in _list_faults(task, sparse):
         raise fault
@@ -136,33 +135,27 @@ def _list_faults(task: TfConfig, sparse: list[str]) -> Iterator[Invalid]:
     """
     strange = sorted({task.role, *task.cluster} - set(ROLES))
     if "master" in strange:
-        expected = "no role 'master', which TensorFlow 2 refuses"
-        yield Invalid("tf-config-master", expected, "call it chief, in cluster and task")
+        yield Invalid("tf-config-master")
     if strange:
-        yield Invalid(MALFORMED, f"roles among {', '.join(ROLES)}, not {shorten(strange[0])!r}", FIX)
+        yield Invalid("tf-config", expected=f"roles among {', '.join(ROLES)}, not {shorten(strange[0])!r}")
     if sparse:
-        expected = f"a list of host:port for every role (not so: {', '.join(sparse)})"
-        fix = "list all tasks of the role (Kubeflow: without enableDynamicWorker, which makes it a map)"
-        yield Invalid("tf-config-sparse", expected, fix)
+        yield Invalid("tf-config-sparse", roles=", ".join(sparse))
     addresses = [item for items in task.cluster.values() for item in items]
     if not all(isinstance(item, str) for item in addresses):
-        yield Invalid(MALFORMED, "a list of host:port for every role (not so: an item)", FIX)
-    yield from (Invalid(MALFORMED, expected, FIX) for expected in _find_addresses_wrong(addresses))
-    for role in ALONE:
-        if len(task.cluster.get(role, [])) > 1:
-            yield Invalid(
-                "tf-config-roles", f"one {role} at most", f"keep one {role}; make the others workers"
-            )
+        yield Invalid("tf-config", expected="a list of host:port for every role (not so: an item)")
+    yield from (Invalid("tf-config", expected=expected) for expected in _find_addresses_wrong(addresses))
     count, role = len(task.cluster.get(task.role, [])), task.role
-    fix = f"correct task.index, which counts from 0 in each role, or add the task to cluster.{role}"
+    for alone in ALONE:
+        if len(task.cluster.get(alone, [])) > 1:
+            yield Invalid("tf-config-roles", role=alone)
     if not 0 <= task.index < max(1, count):
-        yield Invalid("tf-config-index", f"a task index of {role} in 0..{max(1, count) - 1}", fix)
+        yield Invalid("tf-config-index", role=role, last=max(1, count) - 1)
     if not count and (role != "evaluator" or role in task.cluster):
-        yield Invalid("tf-config-index", f"tasks of the role {role}, which this task has", fix)
+        yield Invalid("tf-config-no-task", role=role)
 
 
 def _find_addresses_wrong(addresses: list[str]) -> Iterator[str]:
-    """Yield what was expected of the first task without an address of its own, with a port."""
+    """Yield what was expected of a task without an address of its own, with a port; the first says most."""
     found: dict[tuple[str, int], str] = {}
     for address in addresses:
         try:
@@ -172,8 +165,6 @@ def _find_addresses_wrong(addresses: list[str]) -> Iterator[str]:
             return
         if port is None:
             yield f"every task to be host:port, not {shorten(address)!r}"
-            return
-        other = found.setdefault((host.lower(), port), address)
-        if other is not address:
+        elif (other := found.setdefault((host.lower(), port), address)) is not address:
             second = "twice" if other == address else f"and {shorten(address)!r}"
             yield f"an address of its own for every task, not {shorten(other)!r} {second}"
