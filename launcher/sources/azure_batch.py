@@ -51,6 +51,12 @@ def _parse_nodes(text: str) -> tuple[str, ...]:
     return hosts
 
 
+def _parse_bool(text: str) -> bool:
+    if text not in ("true", "false"):
+        raise Malformed("true or false")
+    return text == "true"
+
+
 def _claim_nodes(reader: Reader, hosts: tuple[str, ...], name: str, master: int | None) -> None:
     """Claim the nodes with the master first, and our own position among them.
 
@@ -61,7 +67,9 @@ def _claim_nodes(reader: Reader, hosts: tuple[str, ...], name: str, master: int 
         master: Index of AZ_BATCH_MASTER_NODE in ``hosts``; None if that is not set.
     """
     places = [place for place, host in enumerate(hosts) if host in reader.host.own_addresses()]
-    own, is_master = places[0] if len(places) == 1 else None, _read_is_master(reader)
+    # A starter may have passed on the head node's value
+    is_master = None if reader.is_started() else reader.parsed(IS_MASTER, _parse_bool)
+    own = places[0] if len(places) == 1 else None
     if own is not None and None not in (master, is_master) and (own == master) != is_master:
         reader.contradict(IS_MASTER, MASTER_NODE, f"{reader.origin(MASTER_NODE)}, here is {hosts[own]}")
         return
@@ -80,19 +88,10 @@ def _claim_nodes(reader: Reader, hosts: tuple[str, ...], name: str, master: int 
     ordered = (hosts[master], *(host for host in hosts if host != hosts[master]))
     reader.claim_hosts(ordered, name, master=Trust.DERIVED)
     if own is not None:
-        is_ours = len(hosts) > 1 and hosts[own] not in reader.host.own_addresses()
+        is_ours = len(hosts) > 1 and own not in places
         origin = IS_MASTER if is_ours else f"own address {hosts[own]} in {name}"
         reader.claim(Fact.NODE_RANK, ordered.index(hosts[own]), origin, Trust.DERIVED)
     else:
-        found = f"{'several' if places else 'none'} of this node's addresses"
-        reader.notes.append(f"{found} are in {name}, so it gives no node rank")
-        fix = "pass --node-rank R, this node's index with the master first"
-        reader.sign(name, f"{found} are in the list: {fix}")
-
-
-def _read_is_master(reader: Reader) -> bool | None:
-    # A starter may have passed on the head node's value
-    text = None if reader.is_started() else reader.text(IS_MASTER)
-    if text not in (None, "true", "false"):
-        reader.malformed(IS_MASTER, "true or false")
-    return {"true": True, "false": False}.get(text or "")
+        found = f"{'several' if places else 'none'} of this node's addresses are in"
+        reader.notes.append(f"{found} {name}, so it gives no node rank")
+        reader.sign(name, f"{found} the list: pass --node-rank R, this node's index with the master first")

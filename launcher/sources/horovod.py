@@ -12,6 +12,7 @@ from __future__ import annotations
 from launcher.core.model import Fact, Trust
 from launcher.sources import MARKERS
 from launcher.sources.reader import Reader
+from launcher.sources.signs import FIXES
 
 RANK, ELASTIC = MARKERS["horovod"]
 SIZE = "HOROVOD_SIZE"
@@ -22,9 +23,7 @@ OF_NODES = ((Fact.NODE_RANK, "HOROVOD_CROSS_RANK"), (Fact.NODE_COUNT, "HOROVOD_C
 def read(reader: Reader) -> None:
     """Claim rank and sizes as stated, and the node if this is the first process on it."""
     if reader.text(ELASTIC) == "1":
-        reader.sign(
-            ELASTIC, "ranks of an elastic job come later, and change: horovodrun -np N without --min-np"
-        )
+        reader.sign(ELASTIC, FIXES["elastic"])
         return
     _, size, local_rank, local_size = reader.claim_process(NUMBERS)
     (_, cross_rank), (_, cross_size) = OF_NODES

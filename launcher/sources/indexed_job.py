@@ -13,6 +13,7 @@ from __future__ import annotations
 from launcher.core.environ import is_host
 from launcher.core.model import Fact, Scope, Trust
 from launcher.sources.reader import Reader
+from launcher.sources.signs import FIXES
 
 INDEX = "JOB_COMPLETION_INDEX"
 OF_POD = ("PET_NNODES", "PROCESS_ID", "JAX_PROCESS_ID", "TF_CONFIG")
@@ -20,11 +21,6 @@ OF_POD = ("PET_NNODES", "PROCESS_ID", "JAX_PROCESS_ID", "TF_CONFIG")
 RANKS = ("RANK", "NODE_RANK", "PET_NODE_RANK")
 """Variables in which a template may give a pod its rank; in the later Jobs of a JobSet it is above the
 index."""
-FIX = (
-    f"pass --nnodes N --node-rank ${INDEX} --master-addr HOST (in a JobSet of several Jobs "
-    f"--node-rank $((J * PODS + {INDEX})): J from 0 for the pod's Job, PODS in each Job), "
-    "or --nnodes 1 if each pod is a job of its own"
-)
 HOSTS_FILE = "/etc/hosts"
 """The kubelet writes the pod's full name into this file, if it has one: address, full name, name."""
 
@@ -36,7 +32,7 @@ def read(reader: Reader) -> None:
     nothing.
     """
     index = reader.integer(INDEX)
-    reader.sign(INDEX, FIX, of_nodes=index != 0 or not reader.has(*OF_POD))
+    reader.sign(INDEX, FIXES["indexed-job"], of_nodes=index != 0 or not reader.has(*OF_POD))
     if index is None or reader.node_count == 1:
         return
     reader.set_least(index, INDEX)  # the ranks of a JobSet continue from Job to Job

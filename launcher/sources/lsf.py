@@ -16,14 +16,10 @@ from launcher.core.mpi import JSRUN
 from launcher.machine.own_names import is_called
 from launcher.sources import MARKERS
 from launcher.sources.reader import Reader, short
-from launcher.sources.signs import LSF_HOSTS
+from launcher.sources.signs import FIXES, LSF_HOSTS
 
 RANK, TASK = MARKERS["lsf"]
 (SLOTTED, _), (LISTED, _) = LSF_HOSTS
-FIX = (
-    'start one task per host, blaunch -z "HOST1 HOST2" launcher run -- COMMAND, or pass '
-    "--nnodes N --node-rank R --master-addr HOST"
-)
 
 
 def read(reader: Reader) -> None:
@@ -81,13 +77,13 @@ def _read_task(reader: Reader, name: str, hosts: tuple[str, ...], *, is_one_each
     if number is None:
         return
     if not hosts:
-        reader.sign(TASK, f"pass {LISTED} too, which LSF gives to every task; or {FIX}")
+        reader.sign(TASK, f"pass {LISTED} too, which LSF gives to every task; or {FIXES['blaunch']}")
         return
     place = number - 1
     here = [index for index, host in enumerate(hosts) if short(host) == reader.own_name()]
     is_meant = here == [place] or (is_one_each and not here)
     if place >= len(hosts) or name != LISTED or not is_meant:
-        reader.sign(TASK, FIX)
+        reader.sign(TASK, FIXES["blaunch"])
         return
     reader.starts = Scope.NODE
     reader.claim_hosts(hosts, name, master=Trust.DERIVED)

@@ -15,6 +15,7 @@ from launcher.machine.own_names import is_called
 from launcher.sources import MARKERS
 from launcher.sources.nodelist import parse_nodelist, parse_tasks_per_node
 from launcher.sources.reader import Reader, short
+from launcher.sources.signs import FIXES
 
 _, STEP_ID, PROCID, NTASKS, NODEID, NODE_COUNT, JOB_NODE_COUNT, *MORE = MARKERS["slurm"]
 *LISTS, STEP_NODE_COUNT, STEP_TASKS, OLD_NTASKS, LOCALID, TASK_IDS, ASKED_TASKS, TASKS_PER_NODE = MORE
@@ -22,15 +23,9 @@ JOB_NODELIST, _, STEP_NODELIST = LISTS
 OF_STEP = (STEP_NODELIST, STEP_NODE_COUNT, STEP_TASKS, TASKS_PER_NODE)
 TASK_OF_FLUX = FLUX.rank[0]  # Flux runs inside a step, and its tasks see its broker's SLURM_*
 HET_SIZE = "SLURM_HET_SIZE"
-HET_FIX = (
-    "a batch script or a shell of salloc runs once: srun --het-group=0,1 launcher run -- COMMAND, with all "
-    "components; --nnodes 1 for this node alone"
-)
 NODE_COUNTS = (STEP_NODE_COUNT, NODE_COUNT)
 ASKED_PER_NODE = "SLURM_NTASKS_PER_NODE"
-DISTRIBUTION = "SLURM_DISTRIBUTION"
-NODE_NAME = "SLURMD_NODENAME"
-GPUS = "SLURM_GPUS_ON_NODE"
+NODE_NAME, DISTRIBUTION = "SLURMD_NODENAME", "SLURM_DISTRIBUTION"
 OTHER_RANKS = (*OPEN_MPI.rank, *HYDRA.rank)
 OF_OTHERS = (*((name, 1) for name in (*NODE_COUNTS, STEP_TASKS)), (PROCID, 0), (NODEID, 0), (LOCALID, 0))
 """Numbers above these belong to other nodes or tasks, even in a batch script on one node."""
@@ -49,7 +44,7 @@ def read(reader: Reader) -> None:
     step = reader.integer(STEP_ID, limit=1 << 32)
     if step is None or step >= FIRST_SPECIAL_STEP:
         if is_het:
-            reader.sign(HET_SIZE, HET_FIX)
+            reader.sign(HET_SIZE, FIXES["het-group"])
         else:
             _read_batch_script(reader)
         return
@@ -72,7 +67,7 @@ def read(reader: Reader) -> None:
         _read_het_hosts(reader, node, nodes)
     else:
         _read_step_hosts(reader, STEP_NODELIST if reader.has(STEP_NODELIST) else JOB_NODELIST)
-    reader.claim_int(Fact.PROCESSES_PER_NODE, GPUS, 1, Trust.DERIVED)
+    reader.claim_int(Fact.PROCESSES_PER_NODE, "SLURM_GPUS_ON_NODE", 1, Trust.DERIVED)
 
 
 def _read_under_mpirun(reader: Reader) -> None:
