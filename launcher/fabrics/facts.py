@@ -117,6 +117,21 @@ class Facts:
         by_name = {path.rpartition("/")[2]: path for path in self.plugins}
         return next((by_name[name] for name in names if name in by_name), None)
 
+    def ethernet_ports(self) -> tuple[Port, ...]:
+        """Return the active ports with link layer Ethernet, including those of accelerated networking."""
+        active = (port for port in self.ports if port.state == "ACTIVE" and port.driver != "efa")
+        return tuple(port for port in active if port.link_layer == "Ethernet")
+
+    def above(self, name: str | None) -> Interface | None:
+        """Return the interface that an interface is a member of; None if it is none's."""
+        by_name = {item.name: item for item in self.interfaces}
+        return by_name.get(by_name[name].master or "") if name in by_name else None
+
+    def is_fast_path(self, port: Port) -> bool:
+        """Whether a port is the fast path of an interface that Hyper-V gives a VM (accelerated networking)."""
+        above = self.above(port.interface)
+        return above is not None and above.kind == "ethernet"
+
     def reachable(self, ports: Sequence[Port]) -> tuple[Port, ...]:
         """Return the ports whose device file is exposed to us; without it no program can use a port."""
         return tuple(port for port in ports if port.has_uverbs is not False)
@@ -173,28 +188,6 @@ def count(ports: tuple[Port, ...], kind: str) -> str:
 def name_ports(ports: tuple[Port, ...]) -> str:
     """Return e.g. ``mlx5_0:1,mlx5_1:1``, as NCCL and UCX name ports."""
     return ",".join(f"{port.device}:{port.number}" for port in ports)
-
-
-def efa_ports(facts: Facts) -> tuple[Port, ...]:
-    """Return the active ports of AWS's Elastic Fabric Adapter."""
-    return tuple(port for port in facts.ports if port.driver == "efa" and port.state == "ACTIVE")
-
-
-def ethernet_ports(facts: Facts) -> tuple[Port, ...]:
-    """Return the active ports with link layer Ethernet, including those of accelerated networking."""
-    return tuple(
-        port
-        for port in facts.ports
-        if port.link_layer == "Ethernet" and port.state == "ACTIVE" and port.driver != "efa"
-    )
-
-
-def is_accelerated_networking(facts: Facts, port: Port) -> bool:
-    """Whether a port is the fast path of an interface that Hyper-V gives a VM."""
-    by_name = {item.name: item for item in facts.interfaces}
-    below = by_name.get(port.interface or "")
-    above = by_name.get(below.master) if below is not None and below.master else None
-    return above is not None and above.kind == "ethernet"
 
 
 def read_facts(
@@ -294,15 +287,14 @@ def choose_interface(
         return None, "no interface with an address leads out of this machine"
     if len(alive) == 1:
         return alive[0].name, "the only interface that leads to other nodes"
-    known = node_rank is not None and node_rank < len(hosts)
-    own = hosts[node_rank] if known and node_rank is not None else None
+    own = hosts[node_rank] if node_rank is not None and node_rank < len(hosts) else None
     others = [name for place, name in enumerate(hosts) if place != node_rank]
     peers = [name for name in (master_addr, *others) if name]
     found = cluster_interface(host, alive, own, peers)
     if found is None:
         names = ", ".join(item.name for item in alive)
         return None, f"unknown which of {names} leads to the other nodes"
-    if own is not None and any(own == address for address, _ in found.addresses):
+    if own in [address for address, _ in found.addresses]:
         return found.name, f"it has {own}, this node in the list of hosts"
     return found.name, f"it leads to {peers[0] if peers else own}"
 

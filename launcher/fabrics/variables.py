@@ -168,23 +168,21 @@ def _judge_names(facts: Facts, name: str, value: str, spans_nodes: bool) -> Iter
 
 def _choose(facts: Facts, value: str) -> list[Interface]:
     """Return the interfaces that NCCL_SOCKET_IFNAME allows; all if it is empty."""
-    excludes, exact, entries = _split(value)
-    return [
-        item
-        for item in facts.interfaces
-        if not entries or any(_fits(item.name, name, exact) for name, _ in entries) != excludes
-    ]
+    return [item for item in facts.interfaces if _allows(value, item.name)]
 
 
-def _split(listed: str) -> tuple[bool, bool, list[tuple[str, str]]]:
-    """Return whether a list excludes what it names, if its names are whole, and its (name, port) pairs."""
-    excludes, listed = listed.startswith("^"), listed.removeprefix("^")
-    pairs = [item.partition(":") for item in listed.removeprefix("=").split(",") if item]
-    return excludes, listed.startswith("="), [(name, port) for name, _, port in pairs]
+def choose_ports(listed: str, ports: Sequence[Port]) -> tuple[Port, ...]:
+    """Return the ports that NCCL_IB_HCA allows."""
+    return tuple(port for port in ports if _allows(listed, port.device, str(port.number)))
 
 
-def _fits(name: str, listed: str, exact: bool) -> bool:
-    return name == listed if exact else name.startswith(listed)
+def _allows(listed: str, name: str, number: str | None = None) -> bool:
+    """Whether a list of NCCL's (``^=name:port,...``) allows an interface, or a port of a device."""
+    names = listed.removeprefix("^")
+    pairs = [item.partition(":") for item in names.removeprefix("=").split(",") if item]
+    fits = [only for one, _, only in pairs if name == one or (names[0] != "=" and name.startswith(one))]
+    is_listed = any(number is None or only in ("", number) for only in fits)
+    return not pairs or is_listed != listed.startswith("^")
 
 
 def _is_address(text: str) -> bool:
@@ -215,14 +213,3 @@ def find_exclusion(told: Told, fabric: str, ports: Sequence[Port]) -> str:
     if listed and ports and not choose_ports(listed, ports):
         return f"NCCL_IB_HCA={listed} excludes all of {', '.join(port.device for port in ports)}"
     return ""
-
-
-def choose_ports(listed: str, ports: Sequence[Port]) -> tuple[Port, ...]:
-    """Return the ports that NCCL_IB_HCA allows."""
-    excludes, exact, entries = _split(listed)
-
-    def is_listed(port: Port) -> bool:
-        number = str(port.number)
-        return any(_fits(port.device, name, exact) and only in ("", number) for name, only in entries)
-
-    return tuple(port for port in ports if not entries or is_listed(port) != excludes)
