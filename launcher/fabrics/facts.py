@@ -128,7 +128,7 @@ class Facts:
         return by_name.get(by_name[name].master or "") if name in by_name else None
 
     def is_fast_path(self, port: Port) -> bool:
-        """Whether a port is the fast path of an interface that Hyper-V gives a VM (accelerated networking)."""
+        """Whether a port is the fast path of an interface of Hyper-V's (accelerated networking)."""
         above = self.above(port.interface)
         return above is not None and above.kind == "ethernet"
 
@@ -193,10 +193,10 @@ def name_ports(ports: tuple[Port, ...]) -> str:
 def read_facts(
     host: Host,
     environ: Mapping[str, str],
-    *,
     hosts: Sequence[str] = (),
     node_rank: int | None = None,
     master_addr: str = "",
+    *,
     ask: bool = False,
 ) -> Facts:
     """Read the facts for the choice of a fabric.

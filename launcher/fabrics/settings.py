@@ -82,11 +82,6 @@ def _find_mpi(facts: Facts) -> str:
     return HYDRA.name if any(name in facts.environ for name in HYDRA.rank) else ""
 
 
-def find_tcp(facts: Facts) -> Found:
-    """Return that TCP is here, as it always is."""
-    return Found(True, f"TCP through {facts.interface}" if facts.interface else "TCP")
-
-
 def why_no_rdma(facts: Facts) -> str:
     """Return why NCCL certainly cannot use any RDMA port of this node; empty if that is not certain."""
     if facts.kind is not None and not facts.kind.has_verbs:

@@ -137,13 +137,11 @@ def _is_rdma(spoken: Spoken) -> bool:
 def _describe(spoken: Spoken) -> str:
     """Return the network that NCCL uses in words, e.g. ``NET/Socket (eth0)``."""
     kinds = [kind for _, kind in spoken.ports]
-    details: Sequence[str] = ()
+    details: Sequence[str] = (f"provider {spoken.provider}",) if spoken.provider else ()
     if _is_rdma(spoken):
         details = [_count(kinds.count(kind), KINDS[kind]) for kind in dict.fromkeys(kinds)]
     elif spoken.network == "Socket":
         details = spoken.interfaces
-    elif spoken.provider:
-        details = (f"provider {spoken.provider}",)
     more = f" and {len(details) - SHOWN_MAX} more" if len(details) > SHOWN_MAX else ""
     shown = f" ({', '.join(details[:SHOWN_MAX])}{more})" if details else ""
     return f"NET/{spoken.network}{shown}"

@@ -40,12 +40,10 @@ def sift_size(ledger: Ledger) -> Iterator[Out]:
 
     Nothing is left out if a source about this process states local_size.
     """
-    if _is_stated(ledger, Fact.LOCAL_SIZE):
-        return
     world, nodes = ledger.number(Fact.WORLD_SIZE), ledger.number(Fact.NODE_COUNT)
-    found = _inherited(ledger, Fact.LOCAL_SIZE)
-    proven = [c for c in found if world and nodes and isinstance(c.value, int) and c.value * nodes == world]
-    yield Out([c for c in found if c not in proven], "nothing proves that it is this node's")
+    size = world // nodes if world and nodes and world % nodes == 0 else None
+    found = [] if _is_stated(ledger, Fact.LOCAL_SIZE) else _inherited(ledger, Fact.LOCAL_SIZE)
+    yield Out([claim for claim in found if claim.value != size], "nothing proves that it is this node's")
 
 
 def sift_node(ledger: Ledger) -> Iterator[Out | Problem]:
@@ -78,15 +76,10 @@ def _refuse_or_leave(ledger: Ledger, claim: Claim) -> Out | Problem:
     """
     if claim.trust is Trust.DERIVED:
         return Out([claim], "its list orders the nodes differently from the ranks")
-    return ledger.refuse(
-        "no-such-place",
-        claimed=claim.origin,
-        rank=ledger.origin(Fact.RANK),
-        size=ledger.origin(Fact.LOCAL_SIZE),
-        node=claim.value,
-        verb="leave out" if is_typed(claim) else "unset",
-        name=name_only(claim.origin),
-    )
+    rank, size = ledger.origin(Fact.RANK), ledger.origin(Fact.LOCAL_SIZE)
+    named = {"claimed": claim.origin, "node": claim.value, "name": name_only(claim.origin)}
+    verb = "leave out" if is_typed(claim) else "unset"
+    return ledger.refuse("no-such-place", rank=rank, size=size, verb=verb, **named)
 
 
 def _list_places(ledger: Ledger) -> list[int] | None:

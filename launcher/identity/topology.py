@@ -31,12 +31,11 @@ def plan_topology(allocation: Allocation, processes_per_node: int) -> Topology:
         processes_per_node: Number of processes to start here; not used at PROCESS scope.
     """
     world, size = allocation.world_size, allocation.local_size
+    nodes, node = allocation.node_count, allocation.node_rank
     places: tuple[Place, ...] = ()
-    if allocation.scope is Scope.PROCESS and not allocation.task:
-        assert allocation.rank is not None and allocation.local_rank is not None  # noqa: S101 - for mypy
+    if allocation.rank is not None and allocation.local_rank is not None and not allocation.task:
         places = (Place(allocation.rank, allocation.local_rank),)
     elif not allocation.task:
-        nodes, node = allocation.node_count, allocation.node_rank
         world, size = nodes and nodes * processes_per_node, processes_per_node
         if node is not None and not allocation.ranks_at_start:
             places = tuple(Place(node * size + local, local) for local in range(size))
@@ -107,8 +106,7 @@ def take_seat(allocation: Allocation, options: Options, seats: Mapping[int, int]
     spares = int(options.number("spares", 0))
     if not spares:
         return allocation
-    asked, index = options.origins("spares")[0], allocation.node_rank
-    is_node = allocation.scope is Scope.NODE
+    asked, index, is_node = options.origins("spares")[0], allocation.node_rank, allocation.scope is Scope.NODE
     count = (allocation.node_count or 0) - spares
     if (engine := options.text("engine")) in ("mpirun", "torchrun"):
         raise make_error("no-spares-engine", asked=asked, engine=engine)
