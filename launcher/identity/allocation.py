@@ -70,7 +70,7 @@ def decide(
         ledger = ledger.fold(_add_single_machine)
         scope, ledger = decide_scope(ledger, machine, starts_processes=starts_processes)
     node_range = None if scope is Scope.PROCESS else rendezvous.read_range(ledger)
-    ledger = ledger.fold(lambda it: rendezvous.settle_range(it, node_range))
+    ledger = ledger.fold(lambda it: rendezvous.settle_range(it, is_elastic=node_range is not None))
     task = "" if is_head else next((item.task for item in ledger.evidence if item.task), "")
     at_start = is_head
     facts: tuple[Fact, ...] = IDENTITY
@@ -95,8 +95,7 @@ def decide(
             lambda it: _read_ranks(it, node_range),
         )
         ledger = settle_processes(replace(ledger, closed=LAUNCHERS), machine).fold(_add_first)
-        count = ledger.number(Fact.NODE_COUNT) or 1
-        at_start = rendezvous.gives_ranks(ledger.options, None if node_range else count)
+        at_start = rendezvous.gives_ranks(ledger)
         needed = [*([] if node_range else [Fact.NODE_COUNT]), *([] if at_start else [Fact.NODE_RANK])]
     if facts and not task:
         ledger = ledger.fold(contradictions.check_numbers, contradictions.check_place)
@@ -153,7 +152,7 @@ def _add_single_machine(ledger: Ledger) -> Iterator[Claim | Problem]:
         fix = "pass --nnodes N --node-rank R, or --nnodes 1 for a single node"
         signs += [(claim.origin, fix) for claim in rendezvous.list_elsewhere(ledger)]
     if signs:
-        is_known = rendezvous.knows_who_is_who(ledger) or any(_identifies(ledger, *it) for it in IDENTIFYING)
+        is_known = rendezvous.gives_ranks(ledger) or any(_identifies(ledger, *it) for it in IDENTIFYING)
         for origin, fix in signs if not is_known else ():
             where = "command line" if origin.startswith("--") else "environment"
             yield make_problem("no-identity", where=where, found=origin, fix=fix)

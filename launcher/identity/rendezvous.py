@@ -20,12 +20,9 @@ if TYPE_CHECKING:
     from launcher.options.reading import Options
 
 CONTROL_PORT = 6106
-PORTS_TRIED = 8
 
 LOOPBACK = "127.0.0.1"
 OURS = "LAUNCHER_"
-MANUAL = "manual"
-"""Source name of the user's own claims."""
 
 
 def choose_backend(options: Options, node_count: int | None) -> str:
@@ -44,9 +41,10 @@ def choose_backend(options: Options, node_count: int | None) -> str:
     return C10D if node_count is None or options.number("max_restarts", 0) else STATIC
 
 
-def gives_ranks(options: Options, node_count: int | None) -> bool:
-    """Whether the rendezvous assigns the ranks at the start; ``node_count`` is None for a range."""
-    return choose_backend(options, node_count) != STATIC
+def gives_ranks(ledger: Ledger) -> bool:
+    """Whether the rendezvous assigns the ranks at the start, so that no variable needs to state them."""
+    count = None if read_range(ledger) else ledger.number(Fact.NODE_COUNT) or 1
+    return choose_backend(ledger.options, count) != STATIC
 
 
 def read_range(ledger: Ledger) -> tuple[int, int] | None:
@@ -61,19 +59,12 @@ def read_range(ledger: Ledger) -> tuple[int, int] | None:
     return int(least), int(most)
 
 
-def settle_range(ledger: Ledger, node_range: tuple[int, int] | None) -> Iterator[Out]:
+def settle_range(ledger: Ledger, *, is_elastic: bool) -> Iterator[Out]:
     """Leave out the claims on the range or on the node_count, whichever loses."""
-    beaten, why = Fact.NODE_COUNT, "the job is elastic"
-    if node_range is None:
-        beaten, why = Fact.NODE_RANGE, "the number of nodes is fixed"
+    beaten, why = Fact.NODE_RANGE, "the number of nodes is fixed"
+    if is_elastic:
+        beaten, why = Fact.NODE_COUNT, "the job is elastic"
     yield Out([claim for claim in ledger.claims if claim.fact is beaten], why)
-
-
-def knows_who_is_who(ledger: Ledger) -> bool:
-    """Whether a rendezvous will assign this node's node_rank, so that no variable needs to state it."""
-    if read_range(ledger) is not None:
-        return True
-    return gives_ranks(ledger.options, ledger.number(Fact.NODE_COUNT) or 1)
 
 
 def settle_master(ledger: Ledger, scope: Scope, *, at_start: bool) -> Ledger:
@@ -147,7 +138,7 @@ def _judge_loopback(ledger: Ledger, *, at_start: bool) -> Iterator[Problem | str
         return
     size = Fact.NODE_RANGE if ledger.about(Fact.NODE_RANGE) else Fact.NODE_COUNT
     claims = [ledger.best(fact) for fact in (Fact.MASTER_ADDR, size, *([] if at_start else [Fact.NODE_RANK]))]
-    is_platforms = any(item.source != MANUAL and [*list_several(item)] for item in ledger.evidence[1:])
+    is_platforms = any(item.source != "manual" and [*list_several(item)] for item in ledger.evidence[1:])
     if not is_platforms and all(claim is not None and is_typed(claim) for claim in claims):
         yield f"{address.origin} is this machine: all nodes of this job run here"
         return
@@ -209,5 +200,5 @@ def plan_control_ports(options: Options, used: frozenset[int]) -> tuple[int, ...
     """Return the ports at which node 0's launcher may listen for the others, without those that are used."""
     asked = options.get("control_port")
     first = int(options.number("control_port", CONTROL_PORT))
-    tried = range(first, min(first + (1 if asked else PORTS_TRIED), PORT_LIMIT))
+    tried = range(first, min(first + (1 if asked else 8), PORT_LIMIT))
     return tuple(port for port in tried if port not in used) or (first,)
