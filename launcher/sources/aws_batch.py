@@ -52,13 +52,10 @@ def _claim_own(reader: Reader) -> None:
 
     It is the address at which the other nodes reach this one, the main node.
     """
-    found = {
-        name: [a for a in addresses if ":" not in a and not is_loopback(a) and not a.startswith(SHARED)]
-        for name, addresses in reader.host.addresses().items()
-    }
-    usable = [name for name, addresses in found.items() if addresses]
-    if len(usable) > 1:
+    known = [(name, one) for name, addresses in reader.host.addresses().items() for one in addresses]
+    usable = [(n, a) for n, a in known if ":" not in a and not is_loopback(a) and not a.startswith(SHARED)]
+    if len(dict(usable)) > 1:
         routes = read_routes(reader.host)
-        usable = [name for name in usable if "default" in routes.get(name, ())]
-    if usable:
-        reader.claim(Fact.MASTER_ADDR, found[usable[0]][0], "own address of the main node", Trust.DERIVED)
+        usable = [(name, one) for name, one in usable if "default" in routes.get(name, ())]
+    for _, address in usable[:1]:
+        reader.claim(Fact.MASTER_ADDR, address, "own address of the main node", Trust.DERIVED)

@@ -32,6 +32,16 @@ class TfConfig:
     role: str
     index: int
 
+    @property
+    def rank(self) -> int | None:
+        """The rank of this task; None if its role has none."""
+        ahead = len(self.cluster.get("chief", [])) if self.role == "worker" else 0
+        return self.index + ahead if self.role in RANKED else None
+
+    def names_several(self) -> bool:
+        """Whether there are other tasks, or this one has no rank."""
+        return self.role not in RANKED or sum(map(len, self.cluster.values())) > 1
+
 
 class Invalid(Exception):
     """TF_CONFIG is not a valid cluster: the row of the problem in ``errors.txt``, and its values."""
@@ -49,11 +59,10 @@ def read(reader: Reader) -> None:
         reader.refuse(row, TF_CONFIG, **values)
         return
     reader.starts = Scope.PROCESS
-    reader.lone = not _names_several(task)
-    if task.role not in RANKED:
-        reader.task = f"{task.role} {task.index}"
+    reader.lone = not task.names_several()
+    reader.task = f"{task.role} {task.index}" if task.rank is None else ""
     hosts = [parse_host_port(address)[0] for name in RANKED for address in task.cluster.get(name, [])]
-    claim_task(reader, hosts, None if reader.task else _find_rank(task), TF_CONFIG, TF_CONFIG)
+    claim_task(reader, hosts, task.rank, TF_CONFIG, TF_CONFIG)
 
 
 def claim_task(reader: Reader, hosts: list[str], rank: int | None, name: str, index: str) -> None:
@@ -77,28 +86,22 @@ def claim_task(reader: Reader, hosts: list[str], rank: int | None, name: str, in
 
 def find_rank(text: str) -> tuple[str, str] | None:
     """Return rank and world size in a TF_CONFIG; None if it has no rank, or is invalid."""
-    try:
-        task = _parse(text)
-    except Invalid:
-        return None
-    world = sum(len(task.cluster.get(name, [])) for name in RANKED)
-    return (str(_find_rank(task)), str(world)) if task.role in RANKED else None
+    task = _parse_valid(text)
+    world = sum(len(task.cluster.get(name, [])) for name in RANKED) if task is not None else 0
+    return (str(task.rank), str(world)) if task is not None and task.rank is not None else None
 
 
 def names_several(text: str) -> bool:
     """Whether a TF_CONFIG names several tasks, or one without a rank, or is invalid (see `read`)."""
+    task = _parse_valid(text)
+    return task is None or task.names_several()
+
+
+def _parse_valid(text: str) -> TfConfig | None:
     try:
-        return _names_several(_parse(text))
+        return _parse(text)
     except Invalid:
-        return True
-
-
-def _names_several(task: TfConfig) -> bool:
-    return task.role not in RANKED or sum(map(len, task.cluster.values())) > 1
-
-
-def _find_rank(task: TfConfig) -> int:
-    return task.index if task.role == "chief" else task.index + len(task.cluster.get("chief", []))
+        return None
 
 
 def _parse(text: str) -> TfConfig:
