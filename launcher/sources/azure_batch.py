@@ -24,9 +24,7 @@ def read(reader: Reader) -> None:
     reader.starts = Scope.NODE
     master = reader.claim_host(Fact.MASTER_ADDR, MASTER_NODE)
     if master is not None:
-        reader.notes.append(
-            f"the port in {reader.origin(MASTER_NODE)} is reserved for the Batch service: not used"
-        )
+        reader.note(f"the port in {reader.origin(MASTER_NODE)} is reserved for the Batch service: not used")
     lists = {name: reader.hosts(name, separator) for name, separator in SEPARATORS.items()}
     lists[CCP_NODES] = reader.parsed(CCP_NODES, _parse_nodes) or ()
     name, hosts = next(((name, hosts) for name, hosts in lists.items() if hosts), ("", ()))
@@ -93,5 +91,5 @@ def _claim_nodes(reader: Reader, hosts: tuple[str, ...], name: str, master: int 
         reader.claim(Fact.NODE_RANK, ordered.index(hosts[own]), origin, Trust.DERIVED)
     else:
         found = f"{'several' if places else 'none'} of this node's addresses are in"
-        reader.notes.append(f"{found} {name}, so it gives no node rank")
+        reader.note(f"{found} {name}, so it gives no node rank")
         reader.sign(name, f"{found} the list: pass --node-rank R, this node's index with the master first")

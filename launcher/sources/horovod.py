@@ -37,7 +37,7 @@ def read(reader: Reader) -> None:
     if local_rank == 0:
         reader.claim_numbers(OF_NODES, Trust.DERIVED)
     if size != local_size:
-        reader.notes.append(
+        reader.note(
             "horovodrun does not pass rank 0's address to the processes: "
             "set MASTER_ADDR, or pass --master-addr HOST"
         )

@@ -31,7 +31,7 @@ def read(reader: Reader) -> None:
         rank = reader.claim_int(Fact.RANK, RANK_OVER_PORT)
     if reader.has(RANK_OVER_PORT) and not reader.has(HYDRA.size):
         what = f"{RANK_OVER_PORT} without {HYDRA.size}"
-        reader.notes.append(f"{what}: mpiexec -pmi-port does not pass the size; start without it")
+        reader.note(f"{what}: mpiexec -pmi-port does not pass the size; start without it")
     lines = (line for line in reader.host.ancestors() if line and line[0].rpartition("/")[2] in PROXY_NAMES)
     proxy = next(lines, ())
     node = _read_node(reader, proxy)
@@ -59,7 +59,7 @@ def _read_head(reader: Reader, proxy: tuple[str, ...], *, is_first: bool) -> Non
     except Malformed:
         return
     if is_first and head not in reader.host.own_addresses():
-        reader.notes.append(f"mpiexec runs on {head}, which is not this node of rank 0: not the master")
+        reader.note(f"mpiexec runs on {head}, which is not this node of rank 0: not the master")
         return
     reader.claim(Fact.MASTER_ADDR, head, f"{HEAD_OPTION} {text} of the parent {proxy[0]}", Trust.INDIRECT)
 

@@ -46,7 +46,7 @@ def read(reader: Reader) -> None:
         return
     if reader.node_count is not None and of_job.isdecimal() and of_job.strip("0"):
         pod = reader.host.hostname()
-        reader.notes.append(f"{pod} may be of a later Job of a JobSet: {INDEX} is not the node's then")
+        reader.note(f"{pod} may be of a later Job of a JobSet: {INDEX} is not the node's then")
         return
     reader.starts = Scope.NODE
     reader.claim(Fact.NODE_RANK, index, INDEX)

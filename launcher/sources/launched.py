@@ -36,7 +36,7 @@ def read(reader: Reader) -> None:
         reader.in_order = False  # the outer launcher may have numbered the nodes as mpirun does
         shell = f"a shell into which its variables were exported: unset {MARKER}"
         note = f"is set: this is a process of another launcher run (or {shell})"
-    reader.notes.append(f"{MARKER} {note}")
+    reader.note(f"{MARKER} {note}")
 
 
 def read_torchrun(reader: Reader) -> None:
@@ -49,7 +49,7 @@ def read_torchrun(reader: Reader) -> None:
     if is_above(reader, "LOCAL_WORLD_SIZE", 1) and not (reader.has("RANK") and reader.has("WORLD_SIZE")):
         _claim_worker(reader)  # one of several on this node: an outer rank is not its own
     elif names:
-        reader.notes.append(f"TORCHELASTIC_RUN_ID without {names}: left over from another run, not used")
+        reader.note(f"TORCHELASTIC_RUN_ID without {names}: left over from another run, not used")
     elif is_worker(reader):
         _claim_worker(reader)
 

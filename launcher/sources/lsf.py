@@ -61,7 +61,7 @@ def _read_process(reader: Reader) -> None:
         reader.claim(Fact.MASTER_ADDR, first, f"{SLOTTED}, behind the launch node", Trust.INDIRECT)
     else:
         why = f"and {SLOTTED} does not show that it is the second"
-        reader.notes.append(f"jsrun does not name the host of rank 0, {why}")
+        reader.note(f"jsrun does not name the host of rank 0, {why}")
 
 
 def _find_first(reader: Reader) -> str:

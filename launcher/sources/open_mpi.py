@@ -67,7 +67,7 @@ def read(reader: Reader) -> None:
     if local_size == 1 and (nodes not in (None, size) or is_beyond):
         reader.starts = Scope.PROCESS  # others run several: starting one per GPU is not up to us
     if _is_master_elsewhere(daemon, node, nodes, place):
-        reader.notes.append("rank 0 does not run where mpirun runs: mpirun's address is not the master's")
+        reader.note("rank 0 does not run where mpirun runs: mpirun's address is not the master's")
     else:
         _read_master(reader, daemon)
 
@@ -222,7 +222,7 @@ def _read_master(reader: Reader, daemon: int | None) -> None:
     else:
         host, origin = _namespace_host(reader.text(NAMESPACE) or ""), NAMESPACE
     if origin == HEAD_URI and daemon and host in _uri_hosts(reader.text(DAEMON_URIS[0]) or ""):
-        reader.notes.append(f"{HEAD_URI} begins with {host}, which this node has too: not the master's")
+        reader.note(f"{HEAD_URI} begins with {host}, which this node has too: not the master's")
     elif is_host(host):
         reader.claim(Fact.MASTER_ADDR, host, origin, Trust.INDIRECT)
 

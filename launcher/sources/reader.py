@@ -165,6 +165,10 @@ class Reader(Source):
         """Report a variable with a malformed value."""
         self.refuse("malformed-variable", name, expected=expected)
 
+    def note(self, sentence: str) -> None:
+        """Add a note for ``launcher plan``."""
+        self.notes.append(sentence)
+
     def refuse(self, row: str, name: str, **values: object) -> None:
         """Report the problem of a row of ``errors.txt`` with a variable."""
         of_name = {"source": self.source, "value": self.origin(name), "name": name}

@@ -66,7 +66,7 @@ def _read_process(reader: Reader, names: Names) -> None:
         origin = f"{family.size}={size}, {names.count}={nodes}"
         reader.claim(Fact.LOCAL_SIZE, local_size, origin, Trust.DERIVED)
     if names.note and size != local_size:
-        reader.notes.append(names.note)
+        reader.note(names.note)
 
 
 def read_node(reader: Reader) -> None:

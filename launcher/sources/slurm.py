@@ -73,7 +73,7 @@ def read(reader: Reader) -> None:
 def _read_under_mpirun(reader: Reader) -> None:
     if reader.has(PROCID):
         whose = "Flux's broker" if reader.has(TASK_OF_FLUX) else "mpirun's daemon"
-        reader.notes.append(f"{reader.origin(PROCID)} belongs to {whose} on this node, not to this process")
+        reader.note(f"{reader.origin(PROCID)} belongs to {whose} on this node, not to this process")
     if not reader.has(*OTHER_RANKS, TASK_OF_FLUX):
         # Only some of mpirun's variables: if they are this process's, Slurm's rank is not
         half = ", ".join(name for name in STARTED_BY_MPI if reader.has(name))
@@ -89,7 +89,7 @@ def _read_under_mpirun(reader: Reader) -> None:
     reader.most_nodes = len(hosts)
     if own[0] != hosts[0] and any(reader.text(name) == "0" for name in OTHER_RANKS):
         # mpirun may use only some nodes (--host). The other ranks cannot see that, but it ends them
-        reader.notes.append(f"rank 0 is here, and not on the first node of {reader.origin(JOB_NODELIST)}")
+        reader.note(f"rank 0 is here, and not on the first node of {reader.origin(JOB_NODELIST)}")
         return
     reader.claim(Fact.MASTER_ADDR, hosts[0], JOB_NODELIST, Trust.INDIRECT)  # mpirun knows where it runs
 
@@ -141,9 +141,7 @@ def _read_step_hosts(reader: Reader, name: str) -> None:
     reader.claim_hosts(hosts, name, master=None if is_sorted else Trust.DERIVED)
     if is_sorted:  # SLURM_HOSTFILE is not: rank 0 is on the first node of SLURM_HOSTFILE
         reader.in_order = False
-        reader.notes.append(
-            f"{reader.origin(DISTRIBUTION)}: the first node of {name} need not be that of rank 0"
-        )
+        reader.note(f"{reader.origin(DISTRIBUTION)}: the first node of {name} need not be that of rank 0")
 
 
 def _read_het_hosts(reader: Reader, node: int | None, nodes: int | None) -> None:
@@ -158,7 +156,7 @@ def _read_het_hosts(reader: Reader, node: int | None, nodes: int | None) -> None
             reader.claim_hosts(hosts, name, master=Trust.DERIVED)
             return
     if nodes != 1:
-        reader.notes.append(f"{reader.origin(HET_SIZE)}: no list shows the first node of this step")
+        reader.note(f"{reader.origin(HET_SIZE)}: no list shows the first node of this step")
 
 
 def _read_hosts(reader: Reader, name: str) -> tuple[str, ...]:

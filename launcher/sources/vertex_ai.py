@@ -52,4 +52,4 @@ def read(reader: Reader) -> None:
         if len(hosts) == sum(map(len, cluster.values())):
             reader.claim_int(Fact.NODE_COUNT, WORLD_SIZE)
         elif reader.integer(WORLD_SIZE, 1) not in (None, len(hosts)):
-            reader.notes.append(f"{reader.origin(WORLD_SIZE)} counts replicas without a rank, too: not used")
+            reader.note(f"{reader.origin(WORLD_SIZE)} counts replicas without a rank, too: not used")

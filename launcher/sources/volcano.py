@@ -94,7 +94,7 @@ def _read_plugin(reader: Reader, tasks: Tasks) -> None:
     if _are_listed(tasks):
         hosts = _claim_hosts(reader, tasks, RANKED)
         if reader.integer(WORLD_SIZE, 1) not in (None, len(hosts)):
-            reader.notes.append(f"{reader.origin(WORLD_SIZE)} counts pods without a rank, too: not used")
+            reader.note(f"{reader.origin(WORLD_SIZE)} counts pods without a rank, too: not used")
     elif len(tasks) <= len(RANKED) and WATCHING not in tasks:
         reader.claim_int(Fact.NODE_COUNT, WORLD_SIZE)
     else:
