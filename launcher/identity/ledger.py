@@ -95,18 +95,16 @@ class Ledger:
         return ledger
 
     def _with(self, effects: Sequence[Effect]) -> Ledger:
-        claims, problems, notes = [*self.claims], [*self.problems], [*self.notes]
-        for effect in effects:
-            if isinstance(effect, str):
-                notes.append(effect)
-            elif isinstance(effect, Problem):
-                problems.append(effect)
-            elif isinstance(effect, Claim):
-                claims.append(effect)
-            else:
-                claims = [claim for claim in claims if not any(claim is other for other in effect.claims)]
-                notes += [f"{c.origin} is not used as {c.fact.value}: {effect.why}" for c in effect.claims]
-        return replace(self, claims=tuple(claims), problems=tuple(problems), notes=tuple(notes))
+        outs = [
+            (claim, effect.why) for effect in effects if isinstance(effect, Out) for claim in effect.claims
+        ]
+        left_out = {id(claim) for claim, _ in outs}
+        claims = [*self.claims, *(effect for effect in effects if isinstance(effect, Claim))]
+        problems = [*self.problems, *(effect for effect in effects if isinstance(effect, Problem))]
+        notes = [*self.notes, *(effect for effect in effects if isinstance(effect, str))]
+        notes += [f"{claim.origin} is not used as {claim.fact.value}: {why}" for claim, why in outs]
+        left = tuple(claim for claim in claims if id(claim) not in left_out)
+        return replace(self, claims=left, problems=tuple(problems), notes=tuple(notes))
 
     def about(self, fact: Fact) -> list[Claim]:
         """Return the claims on a fact, best first, and equally trusted ones in the order of their sources."""
@@ -172,15 +170,10 @@ class Ledger:
 
     def correct(self, *facts: Fact) -> str:
         """Return the fix for contradictory facts, with the names of their flags or variables."""
-        origins = [self.origin(fact) for fact in facts]
-        names = map(name_only, origins)
-        named = [
-            word if word.startswith("--") or word.isupper() else f"the {fact.value}"
-            for fact, word in zip(facts, names, strict=True)
-        ]
-        fix = f"correct {' or '.join(dict.fromkeys(named))}"
-        typed = all(origin.startswith("--") for origin in origins)
-        return fix if typed else f"{fix}, or unset the wrong one"
+        words = {fact: name_only(self.origin(fact)) for fact in facts}
+        named = [w if w.startswith("--") or w.isupper() else f"the {fact.value}" for fact, w in words.items()]
+        typed = all(self.origin(fact).startswith("--") for fact in facts)
+        return f"correct {' or '.join(dict.fromkeys(named))}{'' if typed else ', or unset the wrong one'}"
 
     def refuse_facts(self, row: str, /, *facts: Fact, **values: object) -> Problem:
         """Return the problem of a row about facts that cannot all be true, with their origins and a fix."""

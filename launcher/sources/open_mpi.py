@@ -172,10 +172,10 @@ def _find_node(daemon: int | None, nodes: int | None, daemons: int | None, place
         return 0 if nodes is not None or place.local_rank == place.rank or place.dealt == 0 else None
     # mpirun's own node may run no ranks, or in version 5 later ones
     others = 1 if nodes is None and daemons == 2 else nodes
-    beside = ((daemon, nodes), (daemon - 1, others))
-    possible = [node for node, count in beside if place.can_be_on(node, count)]
-    is_known = len(possible) == 1 and (nodes is not None or possible[0] == daemon)
-    return possible[0] if is_known else None
+    is_beside = place.can_be_on(daemon - 1, others)
+    if place.can_be_on(daemon, nodes):
+        return None if is_beside else daemon
+    return daemon - 1 if is_beside and nodes is not None else None
 
 
 def _is_master_elsewhere(daemon: int | None, node: int | None, nodes: int | None, place: MpiPlace) -> bool:
@@ -204,14 +204,13 @@ def _count_daemons(reader: Reader) -> int | None:
         if name == DAEMON_COUNT and _is_number(number):
             return int(number)
     # node[1:0-2]@0(3): names, then the indices of their daemons, here three starting at 0
-    total = 0
-    for item in (reader.text(NODE_REGEX) or "").rpartition("@")[2].split(","):
-        first, parenthesis, count = item.removesuffix(")").partition("(")
-        count = count if parenthesis else "1"
-        if item.endswith(")") != bool(parenthesis) or not _is_number(first) or not _is_number(count):
-            return None
-        total += int(count)
-    return total
+    items = (reader.text(NODE_REGEX) or "").rpartition("@")[2].split(",")
+    pairs = [(item if "(" in item else f"{item}(1)").partition("(") for item in items]
+    counts = [
+        count.removesuffix(")") for first, _, count in pairs if _is_number(first) and count.endswith(")")
+    ]
+    is_whole = len(counts) == len(items) and all(map(_is_number, counts))
+    return sum(map(int, counts)) if is_whole else None
 
 
 def _read_master(reader: Reader, daemon: int | None) -> None:
