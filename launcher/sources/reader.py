@@ -93,9 +93,9 @@ class Reader(Source):
         names = [n for n in self.environ if n.startswith(prefix) and n.endswith(suffix) and len(n) > least]
         return sorted(name for name in names if self.has(name))
 
-    def unread(self, ends: tuple[str, ...]) -> list[str]:
-        """Return the sorted names of variables with these suffixes that no nearer source has read."""
-        return sorted(n for n in self.environ if n.endswith(ends) and n not in self.read_before)
+    def unread(self, end: str) -> list[str]:
+        """Return the sorted names of variables with a suffix that no nearer source has read."""
+        return sorted(n for n in self.environ if n.endswith(end) and n not in self.read_before)
 
     def parsed(self, name: str, parse: Callable[[str], Parsed]) -> Parsed | None:
         """Return what a function makes of a variable; None if unset, None and a problem if it refuses."""

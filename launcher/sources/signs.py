@@ -58,19 +58,9 @@ def _make(fields: Mapping[str, str]) -> Signs:
 
 
 TABLE = tuple(_read_table())
-COUNT_ENDS = ("_NUM_NODES", "_NNODES", "_NODE_COUNT", "_NUM_HOSTS", "_NUM_MACHINES", "_WORLD_SIZE")
-INDEX_ENDS = ("_NODE_RANK", "_NODE_INDEX", "_MACHINE_RANK", "_WORLD_RANK", "_GLOBAL_RANK")
-"""Suffixes of variables that count or index nodes, on any platform; also names without a prefix."""
-OF_PROCESSES_ENDS = ("_WORLD_SIZE", "_WORLD_RANK", "_GLOBAL_RANK")
-"""Those that may count or index the processes of one node."""
-OTHERS = ("LAUNCHER_", "MA_", "PET_", "SLURM_", "AZUREML_", "SM_HP_")
-"""Prefixes of variables with these suffixes that are read elsewhere, or that users pass to their scripts."""
 HOST_FILES = (NODE_FILE, *(row.file for row in TABLE if row.file))
 """Variables that name a file with a host at the start of each line."""
-NAMES = (NODE_INDEX, *dict(LSF_HOSTS), LSF_SLOTS, *HOST_FILES, *(n for row in TABLE for n, _ in row.kinds))
-WITHOUT_PREFIX = ("NUM_MACHINES", "NODE_INDEX", "MACHINE_RANK", "WORLD_RANK", "GLOBAL_RANK")
-"""Names that are such a suffix, and that no other source reads."""
-MARKERS = (*NAMES, *(f"*{end}" for end in (*COUNT_ENDS, *INDEX_ENDS)), *WITHOUT_PREFIX)
+MARKERS = (NODE_INDEX, *dict(LSF_HOSTS), LSF_SLOTS, *HOST_FILES, *(n for row in TABLE for n, _ in row.kinds))
 
 
 def read(reader: Reader) -> None:
@@ -81,7 +71,7 @@ def read(reader: Reader) -> None:
         if names_several(reader.text(TF_CONFIG) or ""):
             return  # TF_CONFIG says more, also about a task without a rank
     for row in TABLE:
-        kinds = [(name, kind) for name, kind in row.kinds if name in reader.environ]
+        kinds = [(name, kind) for pattern, kind in row.kinds for name in _find_names(reader, row, pattern)]
         if not (kinds or row.file in reader.environ) or reader.has(row.unless):
             continue
         for name in [name for name, kind in kinds if kind == "nodes"]:
@@ -91,20 +81,18 @@ def read(reader: Reader) -> None:
         is_counted = any(kind == "counts" for _, kind in kinds)
         if len(_read_file(reader, row.file, FIXES[row.fix], is_counted=is_counted)) > 1:
             reader.sign(row.file, FIXES[row.fix])
-    _read_any(reader)
     _read_pbs(reader)
     _read_lsf(reader)
 
 
-def _read_any(reader: Reader) -> None:
-    """Report a node count or a node index of an unknown platform."""
-    for ends, limit in ((COUNT_ENDS, 1), (INDEX_ENDS, 0)):
-        whole = [n for n in WITHOUT_PREFIX if f"_{n}" in ends and reader.has(n)]
-        unknown = (n for n in (*whole, *reader.unread(ends)) if n not in NAMES and not n.startswith(OTHERS))
-        numbers = (n for n in unknown if "NUMA_" not in n and (reader.text(n) or "").strip().isdecimal())
-        name = next((n for n in numbers if is_above(reader, n, limit)), "")
-        if name:
-            reader.sign(name, FLAGS, of_nodes=not f"_{name}".endswith(OF_PROCESSES_ENDS))
+def _find_names(reader: Reader, row: Signs, pattern: str) -> list[str]:
+    """Return the names that are set: one, or those with a suffix that no source has read."""
+    names = [pattern] if pattern in reader.environ else []
+    if pattern[0] == "*":
+        others = tuple(row.besides.split())
+        unread = (name for name in reader.unread(pattern[1:]) if not name.startswith(others))
+        names = [name for name in unread if name not in MARKERS and "NUMA_" not in name]
+    return [name for name in names if not row.besides or (reader.text(name) or "").strip().isdecimal()]
 
 
 def _is_sign(reader: Reader, row: Signs, name: str, kind: str) -> bool:
