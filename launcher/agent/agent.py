@@ -108,7 +108,7 @@ class Agent:
             environ: The launcher's own environment: TMPDIR, NO_COLOR, the platform's variables.
             coordination: Coordination with the rest of the job.
             single: Whether there will be one process.
-            log_id: Name of the log folder, if not that of this run.
+            log_id: Name of the log directory, if not that of this run.
             run_id: Name of this run; empty for a random one.
             checks: Checks this node while the processes run, in a process of its own, and returns lines to
                 print; None for no checks.

@@ -141,7 +141,7 @@ class HangHandler:
         runtime.output.say("\n  ".join([headline, *lines, *files]), "stall")
 
     def _name_dumps(self) -> list[str]:
-        """Return lines with the folder of the copies of dumps, and with what was left out of it."""
+        """Return lines with the directory of the copies of dumps, and with what was left out of it."""
         own, dumps, notes = self._runtime.folder, self._evidence.dumps, self._evidence.notes
         if not dumps:
             return notes

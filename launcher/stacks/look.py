@@ -71,7 +71,7 @@ def explain_unarmed(pid: int, site: str) -> str:
 
     Args:
         pid: Its PID.
-        site: Folder that the launcher has put into its PYTHONPATH.
+        site: Directory that the launcher has put into its PYTHONPATH.
     """
     environ = read_environ(pid)
     if site not in environ.get("PYTHONPATH", "").split(os.pathsep):
