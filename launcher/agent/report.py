@@ -6,7 +6,7 @@ from functools import partial
 
 from launcher.agent.ends import describe_exit, find_hidden, only_follows
 from launcher.agent.runtime import Outcome
-from launcher.core.errors import EXIT_NOT_READY
+from launcher.core.errors import EXIT_NOT_READY, name_page
 from launcher.core.frozen import replace
 from launcher.core.signal import signal
 from launcher.fabrics import explain_network
@@ -195,7 +195,8 @@ def publish(
     """
     output = runtime.output
     if shown:
-        text = render_text(verdict, output.has_colour, above=stands_above(runtime, verdict))
+        page = name_page("failures", verdict.causes[0].code, runtime.environ) if verdict.causes else ""
+        text = render_text(verdict, output.has_colour, above=stands_above(runtime, verdict), page=page)
         output.say_as_is(text, "first-failure", **summarize(verdict))
     else:
         output.pass_on(verdict.summary, "first-failure", summarize(verdict))
