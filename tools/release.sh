@@ -65,7 +65,7 @@ folder, tag, commit, builder, source = Path(sys.argv[1]), *sys.argv[2:5], Path(s
 def digest(path):
     return {"sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
 
-files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != "SHA256SUMS")
+files = sorted(path for path in folder.rglob("*") if path.is_file())
 locks = sorted(source.glob("docker/*.lock"))
 statement = {
     "_type": "https://in-toto.io/Statement/v1",
