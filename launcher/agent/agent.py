@@ -545,6 +545,8 @@ class Agent:
             "timings": self.observers.read_timings(),
             "failed": self.outcomes.failed,
             "progress_s": self.observers.progress_s,
+            "paces": self.observers.read_paces(),
+            "delay_s": self.coordination.read_delay_s(),
         }
 
     def _finish(self) -> int:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from launcher.observers.gpu_errors import GpuErrors
     from launcher.observers.meeting import MeetingWatch
     from launcher.observers.nccl_log import NcclLogWatcher
+    from launcher.observers.pace import PaceWatch, RankPace
     from launcher.output.progress import Progress
     from launcher.preemption.watch import PreemptionWatch
     from launcher.process.helper import Helper
@@ -77,6 +78,8 @@ SERVE_AFTER_S = 0.2
 """Seconds until the server starts: before that a job shows nothing, and its processes need the CPU."""
 WATCH_AFTER_S = 0.05
 """Seconds until the connections from before the start are read. No program connects to another one sooner."""
+PACE_AFTER_S = 10.0
+"""Seconds until the ranks' pace is watched: at first they import, and few jobs are asked about so soon."""
 STATUS_AFTER_S = 1.0
 """Seconds until a status line appears on a terminal."""
 SILENCE_AFTER_S = 59.0
@@ -362,6 +365,7 @@ class Observers:
         self._runtime, self._coordination, self._evidence = runtime, coordination, evidence
         self._end_for, self._checks, self._make_server = end_for, checks, make_server
         self._status: Progress | None = None
+        self._pace: PaceWatch | None = None
         self._hangs: HangHandler | None = None
         self.hidden: list[Cause] = []
         self._checking: Helper | None = None
@@ -438,8 +442,23 @@ class Observers:
         if self._status is not None:
             self._status.close()
             self._status = None
+        if self._pace is not None:
+            self._pace.close()
+            self._pace = None
         self.network.end_attempt()
         self._evidence.end_attempt()
+
+    def read_paces(self) -> dict[int, RankPace]:
+        """Return what each rank of this node does with its time, as far as it is known."""
+        return {} if self._pace is None else self._pace.read()
+
+    def _watch_pace(self) -> None:
+        from launcher.observers.pace import PaceWatch
+        from launcher.process.families import list_ranks
+
+        runtime = self._runtime
+        self._pace = PaceWatch(lambda table: list_ranks(runtime.group.processes, table))
+        runtime.loop.timers.append(self._pace)
 
     @property
     def progress_s(self) -> float | None:
@@ -558,6 +577,8 @@ class Observers:
         if watch.progress is not False and output.sees_all:
             wait_s = STATUS_AFTER_S if output.screen.console.is_terminal else SILENCE_AFTER_S
             timers.append(Later(now + wait_s, lambda: self._start_progress(now)))
+        if watch.stragglers:
+            timers.append(Later(now + PACE_AFTER_S, self._watch_pace))
         if watch.stall_timeout_s:
             wait_s = min(STATUS_AFTER_S, watch.stall_timeout_s / 10)
             timers.append(Later(now + wait_s, lambda: self.hangs.watch(now)))

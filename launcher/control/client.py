@@ -18,7 +18,7 @@ import time
 from launcher.channel.lines import Lines, pack
 from launcher.channel.listener import read_peer
 from launcher.control import NAME
-from launcher.control.table import number
+from launcher.control.received import number
 from launcher.core.errors import make_error
 from launcher.core.files import look_at_all
 from launcher.core.redact import printable
