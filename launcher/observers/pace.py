@@ -34,13 +34,13 @@ SPREAD = 0.618
 """Spreads the looks: at even intervals, what happens once a second would always or never be seen."""
 CHOOSE_S = 30.0
 """Seconds after which the process and the thread of a rank are chosen again."""
-DELAY_EVERY = 6
-"""Number of looks between two readings of the time that a thread has waited for a CPU."""
+TIMES_EVERY = 6
+"""Number of looks between two readings of the time that a thread has used a CPU, and waited for one."""
 THREADS_MAX, MEMBERS_MAX = 512, 64
 WORK_SHARE = 0.2
 """The rank's process is the outermost one that has used this part of the CPU time of the busiest one."""
-STOPPED, SLEEPS, BLOCKED, RUNS, WAITS = "TNDRS"
-"""What a look sees: a process that is stopped, is in nanosleep, waits for a device, runs, or waits."""
+STOPPED, SLEEPS, BLOCKED, GOES_ON = "TNDR"
+"""What a look sees: a thread that is stopped, is in nanosleep, waits for a device, or runs or waits."""
 SLEEP_CALLS = ("nanosleep", "clock_nanosleep")
 
 
@@ -53,7 +53,7 @@ class RankPace:
         delayed: Able to run, but without a CPU: others use it, or a limit is reached.
         sleeping: In a sleep of the program.
         blocked: Waiting for a disk or another device.
-        running: Running, or able to.
+        running: CPU time of its busiest thread.
     """
 
     stopped: float = 0.0
@@ -74,40 +74,44 @@ class RankLooks:
     def __init__(self) -> None:
         self.pid = self.thread = 0
         self._states: deque[str] = deque(maxlen=LOOKS)
-        self._delays: deque[tuple[float, float]] = deque(maxlen=LOOKS // DELAY_EVERY)
-        """Times (monotonic seconds), and the seconds that the thread had waited for a CPU until then."""
+        self._times: deque[tuple[float, float, float]] = deque(maxlen=LOOKS // TIMES_EVERY)
+        """When (monotonic seconds), and the seconds that the thread had used and waited for a CPU by then."""
 
     def choose(self, pid: int, thread: int) -> None:
         """Look at this thread from now on."""
         if (pid, thread) != (self.pid, self.thread):
             self.pid, self.thread = pid, thread
-            self._delays.clear()
+            self._times.clear()
 
-    def look(self, now: float, *, reads_delay: bool) -> None:
+    def look(self, now: float, *, reads_times: bool) -> None:
         """Note the state of the thread, and of the main thread if that one waits."""
         path = f"{PROC}/{self.pid}/task/{self.thread}"
         found = parse_stat(read_file(f"{path}/stat"))
         if found is None or found.has_ended:
             return
-        state = {"t": STOPPED, "T": STOPPED, "D": BLOCKED, "R": RUNS}.get(found.state, WAITS)
-        if state == WAITS and read_call(self.pid) in SLEEP_CALLS:
+        state = {"t": STOPPED, "T": STOPPED, "D": BLOCKED}.get(found.state, GOES_ON)
+        if found.state == "S" and read_call(self.pid) in SLEEP_CALLS:
             state = SLEEPS
         self._states.append(state)
-        words = read_file(f"{path}/schedstat").split() if reads_delay else []
-        if len(words) > 1 and words[1].isdigit():
-            self._delays.append((now, int(words[1]) / 1e9))
+        if reads_times:
+            words = read_file(f"{path}/schedstat").split()
+            waited_s = int(words[1]) / 1e9 if len(words) > 1 and words[1].isdigit() else 0.0
+            self._times.append((now, found.cpu_s, waited_s))
 
     def read(self) -> RankPace | None:
         """Return the parts of the time; None after too few looks."""
         count = len(self._states)
         if count < LOOKS_MIN:
             return None
-        parts = {kind: self._states.count(kind) / count for kind in (STOPPED, SLEEPS, BLOCKED, RUNS)}
-        delayed = 0.0
-        if len(self._delays) > 1:
-            (from_s, before_s), (to_s, after_s) = self._delays[0], self._delays[-1]
-            delayed = min(1.0, max(0.0, (after_s - before_s) / (to_s - from_s))) if to_s > from_s else 0.0
-        return RankPace(parts[STOPPED], delayed, parts[SLEEPS], parts[BLOCKED], parts[RUNS])
+        stopped, sleeping, blocked = (self._states.count(kind) / count for kind in (STOPPED, SLEEPS, BLOCKED))
+        used = waited = 0.0
+        if len(self._times) > 1:
+            first, last = self._times[0], self._times[-1]
+            used, waited = (
+                min(1.0, max(0.0, after - before) / (last[0] - first[0]))
+                for before, after in zip(first[1:], last[1:], strict=True)
+            )
+        return RankPace(stopped, waited, sleeping, blocked, used)
 
 
 class PaceWatch:
@@ -135,7 +139,7 @@ class PaceWatch:
             self._choose()
         self._looked += 1
         for looks in self.ranks.values():
-            looks.look(now, reads_delay=self._looked % DELAY_EVERY == 0)
+            looks.look(now, reads_times=self._looked % TIMES_EVERY == 0)
 
     def _choose(self) -> None:
         """Choose the process and the thread of each rank that do its work."""
@@ -174,13 +178,15 @@ def find_busiest(pid: int) -> int:
 # --- which rank differs
 
 RULES = (
-    ("stopped", 0.03, "is stopped {share} of the time (SIGSTOP, or a paused container)"),
-    ("delayed", 0.25, "waits {share} of the time for a CPU: a limit, or another program on its CPUs"),
-    ("sleeping", 0.25, "is in sleep {share} of the time"),
-    ("blocked", 0.25, "waits {share} of the time for a disk or a device"),
-    ("running", 0.4, "computes {share} of the time, and the others wait for it"),
+    ("stopped", 0.03, 1.0, "is stopped {share} of the time (SIGSTOP, or a paused container)"),
+    ("delayed", 0.25, 1.0, "waits {share} of the time for a CPU: a limit, or another program on its CPUs"),
+    ("sleeping", 0.25, 1.0, "is in sleep {share} of the time"),
+    ("blocked", 0.25, 1.0, "waits {share} of the time for a disk or a device"),
+    ("running", 0.15, 1.6, "computes {share} of the time, and the others wait for it"),
 )
-"""Part of `RankPace`, the least difference to others, what it means. The first one that holds is named."""
+"""Part of `RankPace`; how much more than that of all others it is, and how many times as much; what it means.
+
+The first rule that holds names the rank."""
 
 
 def find_slow(paces: Mapping[int, RankPace]) -> list[tuple[list[int], str]]:
@@ -193,9 +199,9 @@ def find_slow(paces: Mapping[int, RankPace]) -> list[tuple[list[int], str]]:
     """
     found: list[tuple[list[int], str]] = []
     known: set[int] = set()
-    for name, least, text in RULES:
+    for name, least, times, text in RULES:
         shares = {rank: getattr(pace, name) for rank, pace in paces.items()}
-        ranks = [rank for rank in find_apart(shares, least) if rank not in known]
+        ranks = [rank for rank in find_apart(shares, least, times) if rank not in known]
         if not ranks:
             continue
         known.update(ranks)
@@ -205,8 +211,10 @@ def find_slow(paces: Mapping[int, RankPace]) -> list[tuple[list[int], str]]:
     return found
 
 
-def find_apart(values: Mapping[int, float], least: float) -> list[int]:
+def find_apart(values: Mapping[int, float], least: float, times: float = 1.0) -> list[int]:
     """Return the ranks above the widest gap between neighboring values, if it is as wide as ``least``.
+
+    And if all values above are so many ``times`` those below.
 
     None if they are the majority: then the others are not what is usual.
     """
@@ -216,7 +224,10 @@ def find_apart(values: Mapping[int, float], least: float) -> list[int]:
     widest = max(gaps, default=0.0)
     if not gaps or widest < least:
         return []
-    ranks = ordered[: gaps.index(widest) + 1]
+    place = gaps.index(widest) + 1
+    ranks = ordered[:place]
+    if sizes[place - 1] < times * sizes[place]:
+        return []
     return sorted(ranks) if 2 * len(ranks) <= len(ordered) else []
 
 
