@@ -8,6 +8,7 @@ from launcher.agent.ends import describe_exit, find_hidden, only_follows
 from launcher.agent.runtime import Outcome
 from launcher.core.errors import EXIT_NOT_READY, name_page
 from launcher.core.frozen import replace
+from launcher.core.log import read_platform_attempt
 from launcher.core.signal import signal
 from launcher.fabrics import explain_network
 from launcher.failure import arbiter
@@ -213,7 +214,8 @@ def record(runtime: Runtime, observers: Observers, verdict: Verdict) -> tuple[st
     path = runtime.watch.failure_file or default_failure_file(runtime.environ, Host(), verdict.node_rank)
     if path is None:
         return None, None
-    complaint = write_verdict(render_json(verdict, observers.read_timings()), path)
+    text = render_json(verdict, observers.read_timings(), read_platform_attempt(runtime.environ))
+    complaint = write_verdict(text, path)
     return (path, None) if complaint is None else (None, complaint)
 
 
