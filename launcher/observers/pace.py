@@ -157,7 +157,7 @@ class PaceWatch:
         self.ranks, self._used = ranks, used
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop looking."""
         self.due = None
 
     def read(self) -> dict[int, RankPace]:
