@@ -67,11 +67,11 @@ class Runtime:
         place: Node rank and world size.
         environ: The launcher's own environment.
         command: The user's command, if the processes run something else.
-        run_id: Name of this run, for its folder and for the mark of the processes that it starts.
+        run_id: Name of this run, for its directory and for the mark of the processes that it starts.
         shares_terminal: Whether a single process has the terminal for itself.
         loop: Waits for everything.
         signals: The signals that arrive; read from now on.
-        folder: The private folder, and that of the logs.
+        folder: The private directory, and that of the logs.
         output: Passes on what the processes write, and prints our own lines.
         group: The processes; set by the agent, which handles their ends.
         target: What signals are for: the processes here, or all ranks of the job.
@@ -170,7 +170,7 @@ class Runtime:
         return None if self.folder.path is None else f"{self.folder.path}/{DEADLINE_NAME}"
 
     def count_starts(self, child: Child) -> dict[str, str]:
-        """Return the variable by which torchrun's workers are counted; none for other processes."""
+        """Return the variable that counts torchrun's workers; none for other processes."""
         if child.called == TORCHRUN:
             self._starts = self.folder.make_file(self.attempt, child.folder, "starts")
         return {} if child.called != TORCHRUN or self._starts is None else {STARTS_FILE: self._starts}

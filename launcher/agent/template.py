@@ -83,7 +83,7 @@ class Template:
             helpers: Our children outside the job, of which it becomes one.
             signals: Holds the signal mask that processes get back.
             output: Shows what the imports print.
-            folder: The run's folder.
+            folder: The run's directory.
         """
         self.is_settled = False
         self._preload = preload
@@ -207,7 +207,7 @@ class Template:
 
     @property
     def importing(self) -> tuple[int, int] | None:
-        """The first rank that it stands for, and its PID, while it imports."""
+        """The first rank that it will fork, and its own PID, while it imports."""
         server = self._server
         return None if self.is_settled or server is None or server.pid is None else (self._first, server.pid)
 

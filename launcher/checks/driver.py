@@ -6,7 +6,7 @@ compiled at run time (PTX) fails.
 
 Source: NVIDIA CUDA Toolkit 13.2 Release Notes, "CUDA Driver", tables 2 (`LEAST`) and 3 (`NEEDED`, the first
 release of each version: "GA"); NVIDIA "CUDA Compatibility" (minor version compatibility; forward
-compatibility packages are in a folder named compat).
+compatibility packages are in a directory named compat).
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def find_cuda(case: CheckedNode, torch: str) -> tuple[int, int] | None:
 
 
 def _find_driver(case: CheckedNode) -> str | None:
-    """Return the version of the driver in use: that of a forward compatibility package, or the kernel's."""
+    """Return the version of the driver in use: the forward compatibility package's or the kernel's."""
     used = next(iter(find_library(case.host, case.environ, "libcuda.so.1")), None)
     if used is not None and "/compat/" in used.path and _numbers(used.version):
         return used.version

@@ -1,4 +1,4 @@
-"""Horovod: uses MPI if an mpirun started the processes; otherwise gloo, with a rendezvous server of ours.
+"""Horovod: uses MPI if mpirun started the processes; otherwise gloo, with our rendezvous server.
 
 Without mpirun, ``hvd.init()`` of a Horovod with MPI makes every process a world of its own, and N copies of a
 training run end with success. So a Horovod job gets gloo's variables, and Horovod's own rendezvous server
@@ -64,7 +64,7 @@ HOSTS_NAMED = 4
 def find_meeting(
     request: Request, script: Script, environ: Mapping[str, str], scope: Scope, topology: Topology, host: Host
 ) -> Horovod:
-    """Return how the processes of this job connect; reads the script, and the folders of its Python.
+    """Return how the processes of this job connect; reads the script, and the directories of its Python.
 
     ``script`` is what the command runs; ``scope`` is how often the launcher was started.
 

@@ -93,6 +93,8 @@ def plan_supervision(
         events=options.text("events") or None,
         traces=traces,
         timings=options.switch("timings"),
+        stragglers=options.switch("stragglers", True),
+        slow_below=None if options.get("slow_below") is None else options.number("slow_below", 0.0),
         proof=proof,
         preemption=preemption,
         metrics_port=int(options.number("metrics_port", 0)),
@@ -104,7 +106,7 @@ def plan_supervision(
 
 
 def _plan_stall(options: Options) -> tuple[float, tuple[tuple[str, float], ...]]:
-    """Return the seconds of silence that make a stall, and those of the phases with a limit of their own.
+    """Return the seconds of silence that make a stall, and the phases' own limits.
 
     Raises:
         UsageError: The first progress has a limit, and nothing shows progress.

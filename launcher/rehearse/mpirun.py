@@ -1,4 +1,4 @@
-"""Command lines by which this machine's mpirun starts a rehearsed job, as a platform would write them."""
+"""The command lines that start a rehearsed job with this machine's mpirun, as a platform would."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def find_mpirun(environ: Mapping[str, str]) -> Mpi:
 def command_line(
     mpirun: Mpi, agent: str, nodes: Sequence[SimulatedNode], per_node: int, forward: Mapping[str, str]
 ) -> list[str]:
-    """Return the start of an mpirun command line, to which the command is added.
+    """Return the beginning of an mpirun command line; the command follows.
 
     Binding of processes to CPUs stays at mpirun's default if that works, as on platforms: the launcher has to
     cope with it.
@@ -63,7 +63,7 @@ def command_line(
     if mpirun.dialect != OPEN_MPI:
         words = MPICH_LINE if mpirun.dialect == MPICH else INTEL_LINE
         return [mpirun.path, *words.format_map(values).split()]
-    # Called by its path, Open MPI puts its own folder in front of PATH on each node, where a python would
+    # Called by its path, Open MPI puts its own directory in front of PATH on each node, where a python would
     # hide the one that the user meant.
     has_prefix = os.path.dirname(mpirun.path) not in ENVIRON["PATH"].split(":")
     line = [mpirun.path if has_prefix else os.path.basename(mpirun.path)]

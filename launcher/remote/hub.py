@@ -1,6 +1,6 @@
 """Programs that run on other nodes for clients of node 0.
 
-A client (`launcher.remote.rsh`) connects to a socket in a private folder and names a host. Its streams are
+A client (`launcher.remote.rsh`) connects to a socket in a private directory and names a host. Its streams are
 passed on to that node and back.
 """
 
@@ -196,7 +196,7 @@ class Hub:
             self._send(node, EndProgram(number))
 
     def close(self) -> None:
-        """Accept no more clients, and end those that are here."""
+        """Stop accepting clients, and close the present ones."""
         self._clients.close()
         for index in list(self._programs):
             self.lose(index, "the job is over")

@@ -45,7 +45,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def read_timeout_s(environ: Mapping[str, str]) -> float:
-    """Return the seconds to wait: as long as ranks do, which the launcher has set unless the user did."""
+    """Return the seconds to wait: as long as ranks do, by the user's or the launcher's setting."""
     text = environ.get("HOROVOD_GLOO_TIMEOUT_SECONDS", "")
     return float(text) if text.isascii() and text.isdecimal() else DEFAULT_S
 
@@ -137,6 +137,6 @@ def _advice(where: str) -> tuple[str, str]:
 
 
 if __name__ == "__main__":
-    # With -I, neither this folder nor that of the package is on the path
+    # With -I, neither this directory nor that of the package is on the path
     sys.path[0:0] = [os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))]
     sys.exit(main(sys.argv[1:]))
