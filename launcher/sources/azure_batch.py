@@ -35,7 +35,7 @@ def read(reader: Reader) -> None:
         reader.malformed(MASTER_NODE, f"one of {name}")
     elif hosts:
         _claim_nodes(reader, hosts, name, hosts.index(master) if master is not None else None)
-    elif reader.has(MASTER_NODE) or reader.has(IS_MASTER):  # only a multi-instance task has either
+    elif reader.has(MASTER_NODE, IS_MASTER):  # only a multi-instance task has either
         name = MASTER_NODE if master is not None else IS_MASTER
         reader.sign(name, f"set {HOST_LIST}, or pass --nnodes N --node-rank R --master-addr HOST")
 

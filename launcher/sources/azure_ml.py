@@ -41,7 +41,7 @@ def read(reader: Reader) -> None:
             reader.malformed(DISTRIBUTED_CONFIG, f"host_list to hold {error}")
     if isinstance(rank, str) and rank.endswith(RANK_NAMES):
         reader.claim_int(Fact.NODE_RANK, rank)
-    if reader.has(NODE_RANK) or reader.has(DISTRIBUTED_CONFIG):
+    if reader.has(NODE_RANK, DISTRIBUTED_CONFIG):
         reader.starts = Scope.NODE
     if reader.text("AMLARC_NUM_PS") in (None, "0"):
         reader.claim_int(Fact.NODE_COUNT, WORKER_COUNT)

@@ -28,12 +28,10 @@ def read(reader: Reader) -> None:
     _, size, local_rank, local_size = reader.claim_process(NUMBERS)
     (_, cross_rank), (_, cross_size) = OF_NODES
     index, count = reader.integer(cross_rank), reader.integer(cross_size)
-    for number, name, limit, other in (
-        (index, cross_rank, count, cross_size),
-        (count, cross_size, size, SIZE),
-    ):
-        if number is not None and limit is not None and number + (name == cross_rank) > limit:
-            reader.contradict(name, other, f"{reader.origin(other)}: expected a higher number")
+    if index is not None and count is not None and index >= count:
+        reader.contradict(cross_rank, cross_size, f"{reader.origin(cross_size)}: expected a higher number")
+    if count is not None and size is not None and count > size:
+        reader.contradict(cross_size, SIZE, f"{reader.origin(SIZE)}: expected a higher number")
     if local_rank == 0:
         reader.claim_numbers(OF_NODES, Trust.DERIVED)
     if size != local_size:

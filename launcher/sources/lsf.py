@@ -25,10 +25,20 @@ RANK, TASK = MARKERS["lsf"]
 def read(reader: Reader) -> None:
     """Claim a process of jsrun by its ranks and sizes, or a task of blaunch as a node."""
     name, slots, is_one_each = _read_slots(reader)
+    number = None if reader.is_started() else reader.integer(TASK, 1)
+    hosts = tuple(dict.fromkeys(slots))
+    here = [index + 1 for index, host in enumerate(hosts) if short(host) == reader.own_name()]
+    is_meant = here == [number] or (is_one_each and not here)
     if reader.has(RANK):
         _read_process(reader)
-    elif not reader.is_started():
-        _read_task(reader, name, tuple(dict.fromkeys(slots)), is_one_each=is_one_each)
+    elif number is not None and not hosts:
+        reader.sign(TASK, f"pass {LISTED} too, which LSF gives to every task; or {FIXES['blaunch']}")
+    elif number is not None and (number > len(hosts) or name != LISTED or not is_meant):
+        reader.sign(TASK, FIXES["blaunch"])
+    elif number is not None:
+        reader.starts = Scope.NODE
+        reader.claim_hosts(hosts, name, master=Trust.DERIVED)
+        reader.claim(Fact.NODE_RANK, number - 1, f"{reader.origin(TASK)}, counted from 1")
 
 
 def _read_slots(reader: Reader) -> tuple[str, list[str], bool]:
@@ -51,40 +61,15 @@ def _read_slots(reader: Reader) -> tuple[str, list[str], bool]:
 
 def _read_process(reader: Reader) -> None:
     rank, size, _, local_size = reader.claim_process(JSRUN.numbers())
-    hosts = set((reader.text(SLOTTED) or "").split()[::2])
-    first = _find_first(reader)
-    if is_called(reader.host, *hosts):
-        reader.most_nodes = len(hosts) - bool(first) or None
-    if size == local_size:
-        return
-    if first and (rank != 0 or short(first) == reader.own_name()):
-        reader.claim(Fact.MASTER_ADDR, first, f"{SLOTTED}, behind the launch node", Trust.INDIRECT)
-    else:
-        why = f"and {SLOTTED} does not show that it is the second"
-        reader.note(f"jsrun does not name the host of rank 0, {why}")
-
-
-def _find_first(reader: Reader) -> str:
-    """Return the host after the launch node; empty unless only the launch node has a single slot."""
     words = (reader.text(SLOTTED) or "").split()
     hosts, slots = words[::2], words[1::2]
+    # The launch node, which has no ranks, comes first and alone has a single slot
     is_whole = len(slots) == len(hosts) > 1 and is_host(hosts[1])
-    return hosts[1] if is_whole and slots[0] == "1" and "1" not in slots[1:] else ""
-
-
-def _read_task(reader: Reader, name: str, hosts: tuple[str, ...], *, is_one_each: bool) -> None:
-    number = reader.integer(TASK, 1)
-    if number is None:
-        return
-    if not hosts:
-        reader.sign(TASK, f"pass {LISTED} too, which LSF gives to every task; or {FIXES['blaunch']}")
-        return
-    place = number - 1
-    here = [index for index, host in enumerate(hosts) if short(host) == reader.own_name()]
-    is_meant = here == [place] or (is_one_each and not here)
-    if place >= len(hosts) or name != LISTED or not is_meant:
-        reader.sign(TASK, FIXES["blaunch"])
-        return
-    reader.starts = Scope.NODE
-    reader.claim_hosts(hosts, name, master=Trust.DERIVED)
-    reader.claim(Fact.NODE_RANK, place, f"{reader.origin(TASK)}, counted from 1")
+    first = hosts[1] if is_whole and slots[0] == "1" and "1" not in slots[1:] else ""
+    if is_called(reader.host, *hosts):
+        reader.most_nodes = len(set(hosts)) - bool(first) or None
+    if size != local_size and first and (rank != 0 or short(first) == reader.own_name()):
+        reader.claim(Fact.MASTER_ADDR, first, f"{SLOTTED}, behind the launch node", Trust.INDIRECT)
+    elif size != local_size:
+        why = f"and {SLOTTED} does not show that it is the second"
+        reader.note(f"jsrun does not name the host of rank 0, {why}")
