@@ -7,6 +7,7 @@ replaces a problem.
 
 from __future__ import annotations
 
+from launcher.core.blocks import read_blocks
 from launcher.core.errors import make_problem
 from launcher.core.frozen import replace
 from launcher.core.model import DEFAULT_PORT, Allocation, Claim, Fact, Machine, Scope, Trust
@@ -31,20 +32,7 @@ OF_NODE = (Fact.NODE_RANK, Fact.NODE_COUNT)
 OF_TASK = (*OF_NODE, Fact.WORLD_SIZE)
 """Facts of a process of the job without a rank: only its name must be known."""
 ALWAYS = (Fact.HOSTS, Fact.NODE_COUNT, Fact.NODE_RANGE)
-NAMES = {Fact.NODE_COUNT: "number of nodes", Fact.MASTER_ADDR: "master address"}
-UNKNOWN = {
-    Fact.NODE_RANK: "the index of this node: NODE_RANK and GROUP_RANK are not set (fix: --node-rank R)",
-    Fact.LOCAL_SIZE: "how many processes this node runs: LOCAL_WORLD_SIZE is not set "
-    "(fix: --nnodes N, or set LOCAL_WORLD_SIZE)",
-}
 HEAD = "the job is started from this node: the command's own launcher finds the nodes and runs once"
-FIXES = {
-    Fact.RANK: "set RANK, or start with mpirun, srun or torchrun",
-    Fact.WORLD_SIZE: "set WORLD_SIZE, or start with mpirun, srun or torchrun",
-    Fact.LOCAL_RANK: "set LOCAL_RANK, or pass --scope node if started once per node",
-    Fact.NODE_COUNT: "pass --nnodes N",
-    Fact.NODE_RANK: "pass --node-rank R",
-}
 
 
 def decide(
@@ -89,11 +77,8 @@ def decide(
         )
     else:
         facts = OF_NODE
-        ledger = ledger.fold(
-            lambda it: it.find_contradictions(*LAUNCHERS),
-            contradictions.check_alone,
-            lambda it: _read_ranks(it, node_range),
-        )
+        ledger = ledger.fold(lambda it: it.find_contradictions(*LAUNCHERS), contradictions.check_alone)
+        ledger = ledger.fold(lambda it: _read_ranks(it, node_range))
         ledger = settle_processes(replace(ledger, closed=LAUNCHERS), machine).fold(_add_first)
         at_start = rendezvous.gives_ranks(ledger)
         needed = [*([] if node_range else [Fact.NODE_COUNT]), *([] if at_start else [Fact.NODE_RANK])]
@@ -108,11 +93,9 @@ def decide(
             needed.append(Fact.MASTER_ADDR)
             master = ledger.best(Fact.MASTER_ADDR)
             address, port = str(master.value) if master else "", ledger.number(Fact.MASTER_PORT) or 0
-    ledger = ledger.fold(
-        *(contradictions.check_hosts, contradictions.check_least),
-        *([contradictions.check_seat] if scope is Scope.NODE and not is_head else []),
-        lambda it: _find_missing(it, needed),
-    )
+    seats = [contradictions.check_seat] if scope is Scope.NODE and not is_head else []
+    ledger = ledger.fold(contradictions.check_hosts, contradictions.check_least, *seats)
+    ledger = ledger.fold(lambda it: _find_missing(it, needed))
     ledger.check()
     ledger = replace(ledger, findings={**ledger.find(*found), **ledger.findings})
     numbers: dict[str, Any] = dict.fromkeys(fact.value for fact in OF_NODE)
@@ -222,7 +205,13 @@ def _note_unknown(ledger: Ledger) -> Iterator[str]:
     is_missing = not ledger.is_broken() and any(ledger.number(fact) is None for fact in STARTED)
     for fact in (Fact.NODE_RANK, Fact.LOCAL_SIZE) if not is_missing else ():
         if not ledger.about(fact):
-            yield f"nothing states or proves {UNKNOWN[fact]}"
+            yield f"nothing states or proves {_find_text(fact, 'unknown')}"
+
+
+def _find_text(fact: Fact, field: str) -> str:
+    """Return a text about a fact in ``facts.txt``; empty if it has none."""
+    found = (block for block in read_blocks("identity/facts.txt") if block.name == fact.value)
+    return next(found).fields.get(field, "")
 
 
 def _find_missing(ledger: Ledger, needed: Sequence[Fact]) -> Iterator[Problem]:
@@ -237,13 +226,13 @@ def _find_missing(ledger: Ledger, needed: Sequence[Fact]) -> Iterator[Problem]:
         return
     given = [claim for claim in ledger.claims if claim.fact in IDENTITY and claim.source != RULE]
     origins = list(dict.fromkeys(claim.origin for claim in given))
-    *names, last = (f"a {NAMES.get(fact) or fact.value.replace('_', ' ')}" for fact in facts)
+    *names, last = (f"a {_find_text(fact, 'called') or fact.value.replace('_', ' ')}" for fact in facts)
     known = f"{', '.join(origins) or 'the job'} need{'' if len(origins) > 1 else 's'}"
     lacking = f"{', '.join(names)}{' and ' if names else ''}{last}"
     by_hand = [c for c in given if (c.fact in STARTED if names else c.source == DEFAULTS)]
     left = ", ".join(sorted({name_only(claim.origin) for claim in by_hand}))
     if not names:
-        fix = FIXES[facts[0]] + (f"; or unset {left} for a single node" if left else "")
+        fix = _find_text(facts[0], "fix") + (f"; or unset {left} for a single node" if left else "")
     else:
         is_several = (ledger.number(Fact.NODE_COUNT) or 1) > 1
         alone = f"unset {left} {'and' if is_several else 'for a single node; for several unset it and'} "

@@ -18,12 +18,6 @@ if TYPE_CHECKING:
     from launcher.machine.host import Host
 
 
-PAIRS = (
-    (Fact.RANK, Fact.WORLD_SIZE),
-    (Fact.LOCAL_RANK, Fact.LOCAL_SIZE),
-    (Fact.NODE_RANK, Fact.NODE_COUNT),
-)
-"""Each index, and the count that it is below."""
 OF_NODES = (Fact.NODE_COUNT, Fact.NODE_RANK, Fact.NODE_RANGE, Fact.HOSTS, *STARTED)
 
 
@@ -79,7 +73,7 @@ def _find_whole(ledger: Ledger) -> Claim | None:
 def check_numbers(ledger: Ledger) -> Iterator[Problem]:
     """Report contradictory numbers; once per node, those of single processes are closed."""
     yield from ledger.find_contradictions(*IDENTITY)
-    for index, count in PAIRS:
+    for index, count in zip(IDENTITY[::2], IDENTITY[1::2], strict=True):  # each index is below its count
         number, limit = ledger.number(index), ledger.number(count)
         if number is not None and limit is not None and number >= limit:
             named = {"index": ledger.origin(index), "count": ledger.origin(count), "name": index.value}

@@ -35,7 +35,4 @@ def read(reader: Reader) -> None:
     if local_rank == 0:
         reader.claim_numbers(OF_NODES, Trust.DERIVED)
     if size != local_size:
-        reader.note(
-            "horovodrun does not pass rank 0's address to the processes: "
-            "set MASTER_ADDR, or pass --master-addr HOST"
-        )
+        reader.note(FIXES["horovodrun"])
