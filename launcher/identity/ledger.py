@@ -95,9 +95,7 @@ class Ledger:
         return ledger
 
     def _with(self, effects: Sequence[Effect]) -> Ledger:
-        outs = [
-            (claim, effect.why) for effect in effects if isinstance(effect, Out) for claim in effect.claims
-        ]
+        outs = [(claim, out.why) for out in effects if isinstance(out, Out) for claim in out.claims]
         left_out = {id(claim) for claim, _ in outs}
         claims = [*self.claims, *(effect for effect in effects if isinstance(effect, Claim))]
         problems = [*self.problems, *(effect for effect in effects if isinstance(effect, Problem))]
@@ -126,12 +124,10 @@ class Ledger:
 
     def find(self, *facts: Fact) -> dict[Fact, Decided]:
         """Return the claims on facts that win, with those that lose and why."""
-        found = {fact: self.about(fact) for fact in facts}
-        return {
-            fact: Decided(claims[0], tuple(Lost(claim, self._why(claims[0], claim)) for claim in claims[1:]))
-            for fact, claims in found.items()
-            if claims
-        }
+        found = {}
+        for fact, claims in ((fact, self.about(fact)) for fact in facts if fact in self.by_fact):
+            found[fact] = Decided(claims[0], tuple(Lost(c, self._why(claims[0], c)) for c in claims[1:]))
+        return found
 
     def is_inherited(self, claim: Claim) -> bool:
         """Whether a claim may be about the process that called our starter, or about another node.

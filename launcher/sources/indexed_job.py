@@ -52,8 +52,6 @@ def read(reader: Reader) -> None:
     reader.claim(Fact.NODE_RANK, index, INDEX)
     own, text = f"{stem}-{index}", reader.host.read_text(HOSTS_FILE) or ""
     names = [words[1] for words in map(str.split, text.splitlines()) if len(words) == 3 and words[2] == own]
-    domains = [
-        name.removeprefix(own) for name in names if number == str(index) and name.startswith(f"{own}.")
-    ]
-    for address in [f"{stem}-0{domain}" for domain in domains if is_host(f"{stem}-0{domain}")][:1]:
+    pods = [name for name in names if number == str(index) and name.startswith(f"{own}.")]
+    for address in [*filter(is_host, (f"{stem}-0{name.removeprefix(own)}" for name in pods))][:1]:
         reader.claim(Fact.MASTER_ADDR, address, f"{own} in {HOSTS_FILE}, index 0", Trust.DERIVED)

@@ -206,9 +206,7 @@ def _count_daemons(reader: Reader) -> int | None:
     # node[1:0-2]@0(3): names, then the indices of their daemons, here three starting at 0
     items = (reader.text(NODE_REGEX) or "").rpartition("@")[2].split(",")
     pairs = [(item if "(" in item else f"{item}(1)").partition("(") for item in items]
-    counts = [
-        count.removesuffix(")") for first, _, count in pairs if _is_number(first) and count.endswith(")")
-    ]
+    counts = [count[:-1] for first, _, count in pairs if _is_number(first) and count.endswith(")")]
     is_whole = len(counts) == len(items) and all(map(_is_number, counts))
     return sum(map(int, counts)) if is_whole else None
 

@@ -6,15 +6,7 @@ as unset everywhere: platforms template ``MASTER_ADDR=""`` into images, and no f
 
 from __future__ import annotations
 
-from launcher.core.environ import (
-    COUNT_LIMIT,
-    PORT_LIMIT,
-    Source,
-    parse_host_port,
-    parse_hosts,
-    parse_int,
-    shorten,
-)
+from launcher.core.environ import PORT_LIMIT, Source, parse_host_port, parse_hosts, parse_int, shorten
 from launcher.core.errors import make_problem
 from launcher.core.model import Claim, Fact, Trust
 from launcher.core.mpi import STARTED
@@ -108,9 +100,9 @@ class Reader(Source):
             self.malformed(name, str(error))
             return None
 
-    def integer(self, name: str, minimum: int = 0, limit: int = COUNT_LIMIT) -> int | None:
+    def integer(self, name: str, minimum: int = 0, *limit: int) -> int | None:
         """Return a variable as an integer; None if unset, None and a problem if malformed."""
-        return self.parsed(name, lambda text: parse_int(text, minimum, limit))
+        return self.parsed(name, lambda text: parse_int(text, minimum, *limit))
 
     def claim_int(
         self, fact: Fact, name: str, minimum: int | None = None, trust: Trust = Trust.STATED
@@ -119,8 +111,8 @@ class Reader(Source):
 
         ``minimum`` is 1 for counts and ports, and 0 for indices, if it is not given.
         """
-        limit = PORT_LIMIT if fact is Fact.MASTER_PORT else COUNT_LIMIT
-        value = self.integer(name, int(fact in AT_LEAST_ONE) if minimum is None else minimum, limit)
+        limit = (PORT_LIMIT,) if fact is Fact.MASTER_PORT else ()
+        value = self.integer(name, int(fact in AT_LEAST_ONE) if minimum is None else minimum, *limit)
         if value is not None:
             self.claim(fact, value, name, trust)
         return value

@@ -54,13 +54,9 @@ def _read_process(reader: Reader, names: Names) -> None:
     family = getattr(mpi, names.family)
     _, size, local_rank, local_size = reader.claim_process(family.numbers())
     reader.confirm(names.local_rank, local_rank, family.local_rank)
-    of_node = (
-        (Fact.LOCAL_SIZE, names.local_size),
-        (Fact.NODE_RANK, names.index),
-        (Fact.NODE_COUNT, names.count),
-    )
-    other, _, nodes = reader.claim_numbers(of_node)
-    local_size = local_size or other
+    local_size = reader.claim_int(Fact.LOCAL_SIZE, names.local_size) or local_size
+    of_node = ((Fact.NODE_RANK, names.index), (Fact.NODE_COUNT, names.count))
+    _, nodes = reader.claim_numbers(of_node)
     if size and nodes and nodes in (1, size):  # every node in the count has a task
         local_size = size // nodes
         origin = f"{family.size}={size}, {names.count}={nodes}"

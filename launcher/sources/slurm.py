@@ -41,7 +41,7 @@ def read(reader: Reader) -> None:
         _read_under_mpirun(reader)
         return
     is_het = (reader.integer(HET_SIZE) or 1) > 1
-    step = reader.integer(STEP_ID, limit=1 << 32)
+    step = reader.integer(STEP_ID, 0, 1 << 32)
     if step is None or step >= FIRST_SPECIAL_STEP:
         if is_het:
             reader.sign(HET_SIZE, FIXES["het-group"])
