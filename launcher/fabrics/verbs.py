@@ -127,9 +127,11 @@ def choose_for_gpus(facts: Facts, ports: tuple[Port, ...]) -> tuple[tuple[Port, 
     Returns:
         The ports, notes about the others, and what cannot be decided; empty if all is.
     """
-    signs = _find_signs(facts, ports)
-    near = _near(facts, ports)
-    is_served = _switches(facts) <= {port.pci_path[:SWITCH] for port in near}
+    switches = {path[:SWITCH] for path in facts.gpu_paths if len(path) > SWITCH}  # with GPUs below them
+    # None where /sys shows no switch (in a VM)
+    near = [port for port in ports if len(port.pci_path) > SWITCH and port.pci_path[:SWITCH] in switches]
+    signs = _find_signs(facts, ports, near)
+    is_served = switches <= {port.pci_path[:SWITCH] for port in near}
     out = [port for port in ports if FAR in signs[port] and is_served]
     kept = [port for port in ports if not signs[port]]
     suspects = [port for port in ports if signs[port] and port not in out]
@@ -153,10 +155,9 @@ def _describe(signs: Signs, ports: Sequence[Port], chosen: Sequence[Port]) -> st
     return ", ".join(f"{name_ports((port,))} ({'; '.join(signs[port])})" for port in ports if port in chosen)
 
 
-def _find_signs(facts: Facts, ports: tuple[Port, ...]) -> dict[Port, tuple[str, ...]]:
+def _find_signs(facts: Facts, ports: Sequence[Port], near: Sequence[Port]) -> dict[Port, tuple[str, ...]]:
     rates = [port.rate_gbps for port in ports]
     usual = next((rate for rate in rates if rate and rates.count(rate) * 2 > len(rates)), None)
-    near = _near(facts, ports)
     carried = {port: _find_carrier(facts, port) for port in ports}
     if all(carried.values()):
         carried = {}  # the only network there is
@@ -169,17 +170,6 @@ def _find_signs(facts: Facts, ports: tuple[Port, ...]) -> dict[Port, tuple[str, 
             of.append(FAR)
         found[port] = tuple(filter(None, of))
     return found
-
-
-def _near(facts: Facts, ports: Sequence[Port]) -> list[Port]:
-    """Return the ports that share a PCI switch with a GPU; none where /sys shows no switch (in a VM)."""
-    switches = _switches(facts)
-    return [port for port in ports if len(port.pci_path) > SWITCH and port.pci_path[:SWITCH] in switches]
-
-
-def _switches(facts: Facts) -> set[tuple[str, ...]]:
-    """Return the root ports below which the machine's GPUs are."""
-    return {path[:SWITCH] for path in facts.gpu_paths if len(path) > SWITCH}
 
 
 def _find_carrier(facts: Facts, port: Port) -> str:

@@ -71,7 +71,7 @@ def _find_whole(ledger: Ledger) -> Claim | None:
 
 
 def check_numbers(ledger: Ledger) -> Iterator[Problem]:
-    """Report contradictory numbers; once per node, those of single processes are closed."""
+    """Report contradictory numbers and sizes; once per node, those of single processes are closed."""
     yield from ledger.find_contradictions(*IDENTITY)
     for index, count in zip(IDENTITY[::2], IDENTITY[1::2], strict=True):  # each index is below its count
         number, limit = ledger.number(index), ledger.number(count)
@@ -82,7 +82,19 @@ def check_numbers(ledger: Ledger) -> Iterator[Problem]:
     if given and isinstance(given.value, int) and local_size not in (None, given.value):
         started = ledger.origin(Fact.LOCAL_SIZE)
         yield make_problem("already-started", asked=given.origin, started=started, count=local_size)
-    yield from _check_sizes(ledger)
+    sizes = (Fact.WORLD_SIZE, Fact.LOCAL_SIZE, Fact.NODE_COUNT)
+    world, size, nodes = map(ledger.number, sizes)
+    known, least = [fact for fact in sizes if ledger.about(fact)], (size or 1) + (nodes or 1) - 1
+    counted = ledger.best(Fact.NODE_COUNT)
+    is_even = counted is not None and counted.trust is not Trust.ASKED and ledger.is_even(counted.source)
+    is_alone = nodes == 1 or (nodes is None and any(item.most_nodes == 1 for item in ledger.evidence))
+    if world and world < least:  # each node runs at least one process
+        hint = ", not nodes" if world == nodes else ""
+        yield ledger.refuse_facts("world-too-small", *known, least=least, hint=hint)
+    elif world and is_alone and size and size < world:
+        yield ledger.refuse_facts("world-beyond-node", *known, size=size, world=world)
+    elif world and size and nodes and nodes > 1 and nodes * size != world and is_even:
+        yield ledger.refuse_facts("world-uneven", *known)
 
 
 def check_alone(ledger: Ledger) -> Iterator[Problem]:
@@ -172,25 +184,6 @@ def _is_in_order(ledger: Ledger, fact: Fact = Fact.NODE_RANK) -> bool:
     """Whether the source of node_rank, or of local_rank, numbers in the order of ranks."""
     claim = ledger.best(fact)
     return claim is None or all(item.in_order or item.source != claim.source for item in ledger.evidence)
-
-
-def _check_sizes(ledger: Ledger) -> Iterator[Problem]:
-    """Report sizes that do not fit together: each node runs at least one process."""
-    sizes = (Fact.WORLD_SIZE, Fact.LOCAL_SIZE, Fact.NODE_COUNT)
-    world, size, nodes = map(ledger.number, sizes)
-    if not world:
-        return
-    known, least = [fact for fact in sizes if ledger.about(fact)], (size or 1) + (nodes or 1) - 1
-    counted = ledger.best(Fact.NODE_COUNT)
-    is_even = counted is not None and counted.trust is not Trust.ASKED and ledger.is_even(counted.source)
-    is_alone = nodes == 1 or (nodes is None and any(item.most_nodes == 1 for item in ledger.evidence))
-    if world < least:
-        hint = ", not nodes" if world == nodes else ""
-        yield ledger.refuse_facts("world-too-small", *known, least=least, hint=hint)
-    elif is_alone and size and size < world:
-        yield ledger.refuse_facts("world-beyond-node", *known, size=size, world=world)
-    elif size and nodes and nodes > 1 and nodes * size != world and is_even:
-        yield ledger.refuse_facts("world-uneven", *known)
 
 
 def check_seat(ledger: Ledger) -> Iterator[Problem]:

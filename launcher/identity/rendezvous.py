@@ -35,10 +35,9 @@ def choose_backend(options: Options, node_count: int | None) -> str:
     asked = options.text("rdzv_backend")
     if node_count == 1 and asked in ("", STATIC, C10D):
         return STATIC  # there is no other node; c10d would only hide the port
-    if asked and (asked != STATIC or node_count is not None):
-        return asked
     # Agents with a static rendezvous cannot tell each other to restart
-    return C10D if node_count is None or options.number("max_restarts", 0) else STATIC
+    restarts = node_count is None or options.number("max_restarts", 0)
+    return asked if asked and (asked != STATIC or node_count is not None) else C10D if restarts else STATIC
 
 
 def gives_ranks(ledger: Ledger) -> bool:
@@ -107,11 +106,10 @@ def meets_elsewhere(ledger: Ledger, *, at_start: bool) -> bool:
 
 def _check_port(ledger: Ledger, scope: Scope, *, chooses: bool) -> Iterator[Problem]:
     """Report a port that each of several launchers would choose."""
-    if ledger.number(Fact.MASTER_PORT):
-        return
-    if scope is Scope.PROCESS and ledger.options.switch("standalone"):
+    is_free = not ledger.number(Fact.MASTER_PORT)
+    if is_free and scope is Scope.PROCESS and ledger.options.switch("standalone"):
         yield ledger.refuse("standalone-process")
-    elif not chooses:
+    elif is_free and not chooses:
         yield ledger.refuse("own-ports", port=ledger.origin(Fact.MASTER_PORT))
 
 

@@ -64,8 +64,7 @@ def is_by_domain(rank: int, local_rank: int, local_size: int) -> bool:
     Open MPI 5 does so with ``--map-by numa`` or ``package``; any number of domains may be in a node.
     """
     for count in range(2, local_size):
-        turn, domain = divmod(local_rank, count)
-        size, rest = divmod(local_size, count)
+        (turn, domain), (size, rest) = divmod(local_rank, count), divmod(local_size, count)
         if rank % local_size == domain * size + min(domain, rest) + turn:
             return True
     return False
