@@ -993,3 +993,8 @@ def test_a_process_with_a_local_rank_is_no_operators_launcher_per_node() -> None
         "4",
         "2",
     ]
+
+
+def test_a_name_that_only_pmix_gives_shows_a_process_of_a_starter() -> None:
+    """Rank 0's master is itself: without the sign it would train alone."""
+    assert "PMIX_HOSTNAME" in refused("AZ_BATCHAI_MPI_MASTER_NODE=10.0.0.5 PMIX_HOSTNAME=here")
