@@ -64,6 +64,8 @@ AGENT = """\
 exec {line} "$@"
 """
 KINDS = ("--net", "--uts", "--mount", "--pid", "--ipc")
+ENV = "/usr/bin/env"
+"""By its path: PATH may be empty, and the command may not need it."""
 
 
 @dataclass(frozen=True)
@@ -159,7 +161,7 @@ class Cluster:
             cwd: Its working directory; the current one by default.
         """
         enter = _enter(self._holders[node.index].pid, *KINDS) if self.isolated else []
-        return [*enter, "env", f"--chdir={cwd or os.getcwd()}", f"TMPDIR={self._tmpdir(node)}", *argv]
+        return [*enter, ENV, f"--chdir={cwd or os.getcwd()}", f"TMPDIR={self._tmpdir(node)}", *argv]
 
     def kill(self, pid: int, signum: int) -> None:
         """Send a signal to the command of a process that was started from `argv`, if it still runs."""
