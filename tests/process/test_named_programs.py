@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.process.hooking import make_venv
-from tests.process.starting import ROOT, clean_environ, launch
+from tests.process.starting import ROOT, clean_environ
 from tests.pythons import find_python
 
 BODY = "from mpi4py import MPI\n\ndef main():\n    print(MPI)\n"
@@ -130,8 +130,8 @@ def test_a_rehearsal_starts_the_python_that_run_would(venv: Path, tmp_path: Path
     assert f"prefix {venv}" in done.stdout, (done.stdout, done.stderr)
 
 
-def test_a_rehearsal_needs_no_path() -> None:
+def test_a_rehearsal_needs_no_path(tmp_path: Path) -> None:
     """With an empty PATH the nodes are loopback addresses, and the line says which programs are missing."""
-    done = launch("rehearse", "--", "/bin/true", environ={"PATH": ""})
+    done = launch("rehearse", "--", "/bin/true", cwd=tmp_path, environ={"PATH": ""})
     assert done.returncode == 0, done.stderr
     assert "not on PATH: unshare, nsenter, ip" in done.stderr
