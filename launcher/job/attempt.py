@@ -23,7 +23,7 @@ from launcher.failure.arbiter import (
 from launcher.job import between
 from launcher.job.commands import Blame, EndJob, News, Stop
 from launcher.job.exits import SETTLE_S as CAUSE_S
-from launcher.job.settings import ALSO_MAX, SETTLE_S
+from launcher.job.settings import ALSO_MAX, QUIET_S, SETTLE_S
 from launcher.job.state import Link, Phase
 from launcher.recovery.policy import Decision, FailedAttempt, decide, describe_attempt
 
@@ -203,7 +203,7 @@ def blame_lost(turn: Turn, over: EndJob) -> None:
     events, first = turn.attempt.events, over.first
     if not turn.state.job.restarts.most:
         return  # nor is the attempt itself remembered
-    if first is None or first.kind == GAVE_UP or any(event.kind == CUT_OFF for event in events):
+    if first is None or first.kind in (GAVE_UP, CUT_OFF) or any(event.kind == CUT_OFF for event in events):
         return
     for event in events:
         if event.kind == LOST and event.node != first.node:
@@ -228,6 +228,8 @@ def judge(turn: Turn) -> EndJob:
         statuses = [node.ended for node in nodes.values() if node.ended]
         is_open = any(node.ended is None for node in nodes.values())
         return EndJob(statuses[0] if statuses else EXIT_NOT_READY if is_open else 0)
+    if first.kind == LOST and has_lost_all(turn):
+        first = between.make_cut_off(turn, first.at_ns / 1e9)
     also = [describe_other(event, first, same) for event, same in find_also(first, attempt.events, records)]
     record = records.get(first.node) if first.kind in (RANK, STARTER) else None
     if record is not None and first.facts is not None and record.first.pid != first.facts.get("pid"):
@@ -239,6 +241,22 @@ def judge(turn: Turn) -> EndJob:
     node = turn.find(first.node)
     host = "" if node is None else node.host
     return EndJob(first.status, first, turn.rank_of(first.node), host, record, tuple(also[:ALSO_MAX]))
+
+
+def has_lost_all(turn: Turn) -> bool:
+    """Whether node 0 of a job that serves has lost all others at once: it was cut off itself, or paused.
+
+    Their connections end one by one, so only afterwards is it clear whose network it was.
+    """
+    others = [(index, node) for index, node in turn.held() if index]
+    lost_ns = [event.at_ns for event in turn.attempt.events if event.kind == LOST]
+    is_silent = all(node.is_lost and not node.has_exited for _, node in others)
+    return (
+        turn.state.job.serves
+        and 1 < len(others) <= len(lost_ns)
+        and is_silent
+        and max(lost_ns) - min(lost_ns) <= QUIET_S * 1e9
+    )
 
 
 def describe_other(event: Event, first: Event, same: bool) -> str:
@@ -293,4 +311,6 @@ def find_veto(turn: Turn, over: EndJob) -> str:
         return VETOES[CUT_OFF]  # it was paused: they have given it up and do not come back
     if turn.state.job.node_count == 1 and any(node.is_held for _, node in turn.held()):
         return SURVIVES
-    return "" if over.first is None else VETOES.get(over.first.kind, "")
+    if over.first is None or (over.first.kind == CUT_OFF and turn.state.job.serves):
+        return ""  # the nodes of a job that serves wait for node 0
+    return VETOES.get(over.first.kind, "")

@@ -14,7 +14,7 @@ from launcher.core.errors import EXIT_NOT_READY
 from launcher.core.frozen import replace
 from launcher.failure.arbiter import CUT_OFF, LOST, NODE_LOST, Event, make_node_lost
 from launcher.job.commands import Blame, EndAttempt, EndJob, Print
-from launcher.job.settings import KILLED_S, LEASE_SLACK_S, SPARES_S
+from launcher.job.settings import KILLED_S, LEASE_SLACK_S, QUIET_S, SPARES_S
 from launcher.job.state import Link, Node, Pause, Phase
 from launcher.recovery.policy import Decision
 
@@ -220,9 +220,22 @@ def lose(turn: Turn, index: int, since: float) -> None:
     how, number = describe_silence(node), turn.pause.again.attempt
     other = suspect_own(turn, node)
     turn.send(Print(f"{turn.name(index)} is lost before attempt {number}: {how}{other}", "node-lost"))
-    turn.send(Blame(index, turn.rank_of(index), NODE_LOST, how))
+    if turn.state.job.serves and not node.has_exited:  # connections of all nodes end one by one
+        turn.change_pause(lost={**turn.pause.lost, index: (turn.rank_of(index), how, since)})
+    else:
+        turn.send(Blame(index, turn.rank_of(index), NODE_LOST, how))
     drop(turn, index)
     fill(turn)
+
+
+def blame(turn: Turn) -> None:
+    """Note the nodes of a job that serves that were lost here, unless node 0 has lost all of them at once."""
+    lost = turn.pause.lost
+    times = [since for _, _, since in lost.values()]
+    if 1 < turn.state.job.node_count - 1 == len(lost) and max(times) - min(times) <= QUIET_S:
+        return
+    for index, (rank, how, _) in lost.items():
+        turn.send(Blame(index, rank, NODE_LOST, how))
 
 
 def describe_silence(node: Node) -> str:
@@ -235,7 +248,8 @@ def describe_silence(node: Node) -> str:
 def suspect_own(turn: Turn, node: Node) -> str:
     """Return what else the silence of the only other node can mean; empty if others are there."""
     job = turn.state.job
-    if job.node_count != 2 or node.link is not Link.SILENT:
+    is_silent = node.link is Link.SILENT or (job.serves and node.link is Link.CLOSED and not node.has_exited)
+    if job.node_count != 2 or not is_silent:
         return ""
     return f"; or the network of {job.member} 0 was cut, or {job.member} 0 was paused"
 
@@ -275,6 +289,7 @@ def end(turn: Turn, why: str) -> None:
 
 def finish(turn: Turn, over: EndJob, why: str) -> None:
     """End the job, although an attempt was to follow."""
+    blame(turn)
     turn.finish(replace(over, decision=Decision(False, why)))
 
 
@@ -287,6 +302,7 @@ def advance(turn: Turn) -> None:
     pause, now = turn.pause, turn.now
     if is_complete(turn):
         if now >= pause.starts_at:
+            blame(turn)
             turn.start(pause.again.attempt)
         return
     if now < first_deadline(turn):

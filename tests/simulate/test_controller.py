@@ -43,8 +43,11 @@ from launcher.job.state import Job, Phase, State
 class Steps:
     """A job that is led step by step."""
 
-    def __init__(self, nodes: int = 2, spares: int = 0, restarts: Restarts | None = None) -> None:
-        self.state: State = begin(Job(nodes, spares, restarts=restarts or Restarts(most=3)), "0", 0.0)
+    def __init__(
+        self, nodes: int = 2, spares: int = 0, restarts: Restarts | None = None, *, serves: bool = False
+    ) -> None:
+        job = Job(nodes, spares, restarts=restarts or Restarts(most=3), serves=serves)
+        self.state: State = begin(job, "0", 0.0)
         self.commands: tuple[Command, ...] = ()
 
     def take(self, event: JobEvent, now: float = 1.0) -> tuple[Command, ...]:
@@ -232,6 +235,46 @@ def test_nodes_that_node_0_has_lost_because_it_was_cut_off_are_no_bad_nodes() ->
     found = (*job.take(Tick(), 16.5), *job.take(Exited(0, 143, 0), 18.0))
     assert any(isinstance(one, EndJob) for one in found)
     assert not any(isinstance(one, Blame) for one in found)
+
+
+@pytest.mark.parametrize(
+    ("third", "has_exited", "blamed"),
+    [(21.4, False, 0), (31.4, False, 1), (21.4, True, 1), (None, False, 1)],
+    ids=["all", "one later", "by their ends", "not all"],
+)
+def test_a_node_0_that_loses_all_nodes_that_serve_blames_itself(
+    third: float | None, has_exited: bool, blamed: int
+) -> None:
+    """Their connections end one by one, and they wait for node 0; each of them may be all right."""
+    job = Steps(4, serves=True)
+    job.gather()
+    for index, at in ((1, 21.3), (2, 21.3), (3, third)):
+        if at is not None:
+            why = "closed" if has_exited else "it sent nothing for 20 s"
+            job.take(Disconnected(index, at - 20.0, has_exited, why), at)
+            job.take(Exited(index, EXIT_NOT_READY, 0), at)
+        else:
+            job.take(Exited(index, 143, 0), 22.0)
+    found = job.take(Exited(0, EXIT_NOT_READY, 0), 40.0)
+    (again,) = (one for one in found if isinstance(one, EndAttempt))
+    first = again.over.first
+    assert first is not None and first.node == blamed and job.is_in(Phase.BETWEEN)
+    bad = {one.node for one in found if isinstance(one, Blame)}
+    assert bad == (set() if blamed == 0 else {2} if third is None else {2, 3})
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_a_node_0_that_loses_all_nodes_that_serve_between_two_attempts_blames_none(count: int) -> None:
+    """If it has lost only some of them, it blames these."""
+    job = Steps(4, serves=True)
+    job.gather()
+    job.fail(1)
+    found: list[Command] = []
+    for index in range(1, 1 + count):
+        found += job.take(Disconnected(index, 3.0, why="it sent nothing for 20 s"), 23.0 + index)
+    found += job.take(Received(0, 15, "SIGTERM"), 30.0)
+    bad = {one.node for one in found if isinstance(one, Blame)}
+    assert bad == (set() if count == 3 else {1, 2}) and job.is_in(Phase.OVER)
 
 
 def test_a_spare_node_that_is_told_to_end_once_it_has_a_place_is_no_bad_node() -> None:
