@@ -20,6 +20,8 @@ from launcher.recovery.policy import Decision
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
     from launcher.job.events import Failed, Ready, Received, Unable
     from launcher.job.state import State
     from launcher.job.turn import Turn
@@ -220,22 +222,41 @@ def lose(turn: Turn, index: int, since: float) -> None:
     how, number = describe_silence(node), turn.pause.again.attempt
     other = suspect_own(turn, node)
     turn.send(Print(f"{turn.name(index)} is lost before attempt {number}: {how}{other}", "node-lost"))
-    if turn.state.job.serves and not node.has_exited:  # connections of all nodes end one by one
-        turn.change_pause(lost={**turn.pause.lost, index: (turn.rank_of(index), how, since)})
-    else:
+    if node.has_exited or node.link is Link.ENDED:
         turn.send(Blame(index, turn.rank_of(index), NODE_LOST, how))
+    else:
+        lost = turn.rank_of(index), how, node.find_quiet(turn.now)[0]
+        turn.change_pause(lost={**turn.pause.lost, index: lost})
     drop(turn, index)
     fill(turn)
 
 
 def blame(turn: Turn) -> None:
-    """Note the nodes of a job that serves that were lost here, unless node 0 has lost all of them at once."""
+    """Note the nodes that were lost here, unless node 0 could not hear the others either."""
     lost = turn.pause.lost
-    times = [since for _, _, since in lost.values()]
-    if 1 < turn.state.job.node_count - 1 == len(lost) and max(times) - min(times) <= QUIET_S:
-        return
-    for index, (rank, how, _) in lost.items():
-        turn.send(Blame(index, rank, NODE_LOST, how))
+    if not was_cut_off(turn, lost, [heard for _, _, heard in lost.values()]):
+        for index, (rank, how, _) in lost.items():
+            turn.send(Blame(index, rank, NODE_LOST, how))
+
+
+def was_cut_off(turn: Turn, lost: Collection[int], since: Sequence[float]) -> bool:
+    """Whether node 0 heard no other node while some were lost: its own network was cut, or it was paused.
+
+    Others may be heard again just in time, and the connections of nodes that serve end one by one.
+
+    Args:
+        turn: The step.
+        lost: Indices of the nodes that fell silent and were lost.
+        since: When each of them was heard last.
+    """
+    others = [
+        node.quiet if node.link is Link.OPEN else node.find_quiet(turn.now)
+        for index, node in turn.held()
+        if index and index not in lost
+    ]
+    times = [*since, *(begin for begin, _ in others)]
+    were_silent = all(end - begin >= turn.state.job.lost_after_s for begin, end in others)
+    return len(times) > 1 and bool(since) and were_silent and max(times) - min(times) <= QUIET_S
 
 
 def describe_silence(node: Node) -> str:
