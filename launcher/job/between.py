@@ -222,21 +222,9 @@ def lose(turn: Turn, index: int, since: float) -> None:
     how, number = describe_silence(node), turn.pause.again.attempt
     other = suspect_own(turn, node)
     turn.send(Print(f"{turn.name(index)} is lost before attempt {number}: {how}{other}", "node-lost"))
-    if node.has_exited or node.link is Link.ENDED:
-        turn.send(Blame(index, turn.rank_of(index), NODE_LOST, how))
-    else:
-        lost = turn.rank_of(index), how, node.find_quiet(turn.now)[0]
-        turn.change_pause(lost={**turn.pause.lost, index: lost})
+    turn.send(Blame(index, turn.rank_of(index), NODE_LOST, how))
     drop(turn, index)
     fill(turn)
-
-
-def blame(turn: Turn) -> None:
-    """Note the nodes that were lost here, unless node 0 could not hear the others either."""
-    lost = turn.pause.lost
-    if not was_cut_off(turn, lost, [heard for _, _, heard in lost.values()]):
-        for index, (rank, how, _) in lost.items():
-            turn.send(Blame(index, rank, NODE_LOST, how))
 
 
 def was_cut_off(turn: Turn, lost: Collection[int], since: Sequence[float]) -> bool:
@@ -310,7 +298,6 @@ def end(turn: Turn, why: str) -> None:
 
 def finish(turn: Turn, over: EndJob, why: str) -> None:
     """End the job, although an attempt was to follow."""
-    blame(turn)
     turn.finish(replace(over, decision=Decision(False, why)))
 
 
@@ -323,7 +310,6 @@ def advance(turn: Turn) -> None:
     pause, now = turn.pause, turn.now
     if is_complete(turn):
         if now >= pause.starts_at:
-            blame(turn)
             turn.start(pause.again.attempt)
         return
     if now < first_deadline(turn):

@@ -188,7 +188,6 @@ class Pause:
         until: Until when each rank is waited for, if that is not `until_all`.
         hosts: The host that had each rank.
         until_all: Until when the nodes are waited for.
-        lost: Nodes that were lost meanwhile: rank, how, and when each was heard last, by index.
     """
 
     again: EndAttempt
@@ -198,7 +197,6 @@ class Pause:
     until: Mapping[int, float] = {}
     hosts: Mapping[int, str] = {}
     closed: Mapping[int, float] = {}
-    lost: Mapping[int, tuple[int, str, float]] = {}
 
     @property
     def starts_at(self) -> float:

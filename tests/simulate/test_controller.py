@@ -315,20 +315,6 @@ def test_a_node_that_gives_node_0_up_while_no_other_is_heard_is_not_to_blame(is_
     assert again.over.first is not None and again.over.first.node == (0 if is_silent else 1)
 
 
-@pytest.mark.parametrize("count", [2, 3])
-def test_a_node_0_that_loses_all_nodes_that_serve_between_two_attempts_blames_none(count: int) -> None:
-    """If it has lost only some of them, it blames these."""
-    job = Steps(4, serves=True)
-    job.gather()
-    job.fail(1)
-    found: list[Command] = []
-    for index in range(1, 1 + count):
-        found += job.take(Disconnected(index, 3.0, why="it sent nothing for 20 s"), 23.0 + index)
-    found += job.take(Received(0, 15, "SIGTERM"), 30.0)
-    bad = {one.node for one in found if isinstance(one, Blame)}
-    assert bad == (set() if count == 3 else {1, 2}) and job.is_in(Phase.OVER)
-
-
 def test_a_spare_node_that_is_told_to_end_once_it_has_a_place_is_no_bad_node() -> None:
     """It does not know of its place before the start, and just leaves; another launcher may take it."""
     job = Steps(3, spares=1)
