@@ -689,7 +689,8 @@ class ClusterNode:
             patience_s = PATIENCE_S + self.shape.given_up_s
             loop.turn_until(lambda: channel.may_leave or self.runtime.forwarder.told != before, patience_s)
             return
-        if self.state.gave_up:  # otherwise the others would take the job for a success
+        if self.state.gave_up or (self.state.goes_alone and self.over is None):
+            # otherwise the others would take the job for a success
             loop.turn_until(lambda: channel.has_told_all, LAST_TRY_S)
         elif channel.is_calling:  # otherwise the others would wait for this node
             loop.turn_until(lambda: channel.has_told_all or not channel.is_calling, JOIN_TRY_S)
