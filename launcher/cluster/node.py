@@ -662,7 +662,8 @@ class ClusterNode:
         def report() -> None:
             verdict = read_verdict(over, own, shape, runtime.started_ns, runtime.attempt)
             if verdict is not None:
-                outcomes.publish(verdict, shown=shape.speaks or stands_in)
+                speaks = shape.speaks or stands_in
+                outcomes.publish(verdict, shown=speaks, speaks=speaks)
 
         runtime.loop.guard(report)
 
@@ -673,7 +674,8 @@ class ClusterNode:
         self._leave()
         if over is None or (self.shape.keep_going and self.state.gave_up):
             if outcome.verdict is not None:
-                outcomes.publish(outcome.verdict, shown=self.shape.speaks)
+                speaks = self.shape.speaks
+                outcomes.publish(outcome.verdict, shown=speaks, speaks=speaks)
             return outcome.status if over is None else outcome.status or EXIT_NOT_READY
         if not over.leaves:
             self._report(over)
