@@ -77,7 +77,7 @@ def test_a_node_that_loses_node_0_goes_on_only_with_keep_going() -> None:
 
 
 def test_a_node_that_was_told_to_stop_does_not_wait_for_those_that_go_on() -> None:
-    """With --keep-going, or if torchrun decides: its platform ends it soon, and the others may run for hours."""
+    """With --keep-going, or if torchrun decides: its platform ends it soon; the others may run for hours."""
     one, other = Steps(keep_going=True), Steps()
     for node_of_two in (one, other):
         node_of_two.take(events.Received(1, int(signal.SIGTERM), "SIGTERM"))
