@@ -40,6 +40,7 @@ class Symptom:
         frames: Parts of the traceback that show it if the exception says nothing more exact.
         loud: Whether a process writes it only if it is about to end because of it: then it counts outside of
             the last traceback, too.
+        why: What made the launcher end the job for this reason.
     """
 
     code: str
@@ -51,6 +52,7 @@ class Symptom:
     loud: bool = False
     of_network: bool = False
     frames: tuple[str, ...] = ()
+    why: str = ""
 
     def explain(self, line: str) -> Cause:
         """Return the cause that a line shows."""
@@ -71,6 +73,7 @@ def read_symptoms() -> dict[str, Symptom]:
             "loud" in kinds,
             "network" in kinds,
             tuple(filter(None, row.fields.get("frames", "").split(" | "))),
+            row.fields.get("why", ""),
         )
         if row.items:
             _rows[row.name] = symptom

@@ -15,7 +15,7 @@ from launcher.core.redact import printable, redact
 from launcher.failure.arbiter import UNMET
 from launcher.failure.causes import Faults, ended_by, find_own_cause
 from launcher.failure.model import Cause, End, ProcessExit, Verdict
-from launcher.failure.reason import NEVER_MET_FIX, Reason
+from launcher.failure.reason import Reason
 from launcher.failure.stderr import LastOutput, read_words_of
 from launcher.failure.symptoms import make_cause
 from launcher.failure.text import presentable
@@ -68,7 +68,7 @@ def make_verdict(
     faults = faults or Faults()
     if unmet_since is not None and (reason is None or reason.kind != UNMET):
         follows = bool(causes) and all(cause.consequence for cause in causes)
-        causes = (*causes, Cause("never-met", _safe(unmet_since), NEVER_MET_FIX, False, follows))
+        causes = (*causes, replace(make_cause("unmet", what=_safe(unmet_since)), consequence=follows))
     causes = _complete(causes, others, first, told, reason, faults)
     return Verdict(
         first=_end(first, told, first.ended_ns, heard=reason is None),
