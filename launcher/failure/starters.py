@@ -8,43 +8,15 @@ from __future__ import annotations
 import re
 
 from launcher.core.signal import signal
+from launcher.failure.text import compile_kind, read_kind, read_pairs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-OWN_ERRORS = ("ChildFailedError", "CalledProcessError", "ProcessExitedException")
-OWN_WORDS = ("Horovod detected that one or more processes exited",)
-"""Exceptions that a starter raises when a child has failed: the child's own words stand above."""
-SUMMARY = re.compile(r"^(?:mpirun|prterun|mpiexec|RuntimeError: Horovod) (?:noticed|detected) that ")
-"""A line of a starter that has seen a child fail: the text above is of several processes."""
-WORDS = {
-    "Killed": signal.SIGKILL,
-    "Segmentation fault": signal.SIGSEGV,
-    "Aborted": signal.SIGABRT,
-    "Bus error": signal.SIGBUS,
-    "Illegal instruction": signal.SIGILL,
-    "Illegal hardware instruction": signal.SIGILL,
-    "Floating point exception": signal.SIGFPE,
-}
-_WORDS = "|".join(WORDS)
-_TOLD = (
-    re.compile(r"exited on signal (\d{1,2})\b"),  # Open MPI
-    re.compile(r"KILLED BY SIGNAL: (\d{1,2})\b"),  # Intel MPI
-    re.compile(r"\(signal (\d{1,2})\)"),  # MPICH
-    re.compile(r"exits with return code = -(\d{1,2})$"),  # DeepSpeed
-    re.compile(r"died with <Signals\.\w+: (\d{1,2})>"),  # subprocess
-    re.compile(r"exitcode *: -(\d{1,2})\b"),  # torchrun
-    re.compile(r"Signal (\d{1,2}) \(SIG[A-Z]+\) received"),
-    re.compile(r"terminated with signal (SIG[A-Z]+)"),  # torch.multiprocessing.spawn
-    re.compile(rf"^srun: error: .*: ({_WORDS})(?: \(core dumped\))?$"),
-    re.compile(rf"(?i)^(?:.*: line \d+: +\d+ |zsh: )?({_WORDS})(?:: \d+)?(?: +\(core dumped\))?(?:  .*)?$"),
-    re.compile(rf"^Fatal Python error: ({_WORDS})$"),  # faulthandler
-    re.compile(rf"Signal: ({_WORDS}) \("),  # Open MPI, of its own process
-    re.compile(r"Caught signal (\d{1,2}) \("),  # UCX
-    re.compile(r"^\*\*\* (SIG[A-Z]+) received"),  # Abseil, in JAX and TensorFlow
-    re.compile(r"(?:by|with|received) signal:? (SIG[A-Z]+|\d{1,2})\b"),
-)
+_WORDS = {words: getattr(signal, name) for words, name in read_pairs("words").items()}
+_TOLD = [re.compile(row.replace("WORDS", "|".join(_WORDS))) for row in read_kind("told").items]
+_OWN_ERROR = compile_kind("own error")
 
 
 def read_told_signal(lines: Sequence[str]) -> tuple[int, str] | None:
@@ -63,11 +35,10 @@ def read_told_signal(lines: Sequence[str]) -> tuple[int, str] | None:
 
 def is_own_error(exception: str) -> bool:
     """Whether an exception only tells that a child of a starter has failed."""
-    name, _, words = exception.partition(": ")
-    return name.rstrip(":").rpartition(".")[2] in OWN_ERRORS or words.startswith(OWN_WORDS)
+    return _OWN_ERROR.match(exception) is not None
 
 
 def _number(text: str) -> int | None:
     if text.isdecimal():
         return int(text) if 0 < int(text) < signal.NSIG else None
-    return WORDS.get(text.capitalize()) or getattr(signal, text, None)
+    return _WORDS.get(text.capitalize()) or getattr(signal, text, None)

@@ -6,6 +6,7 @@ import re
 from functools import lru_cache
 
 from launcher.core import redact
+from launcher.core.blocks import Block, read_blocks
 from launcher.core.redact import drop_partial, printable, shorten
 from launcher.core.shorten import shorten_lines
 
@@ -13,13 +14,26 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-RANK = re.compile(
-    r"\[rank\d+\]:(?: |$)|\[default\d+\]:|\[\d+(?:,\d+)?\]<std(?:err|out)>: ?"
-    r"|\(\w{1,40} pid=\d+(?:, ip=[\d.]{1,20})?\) ?"
-)
-"""Prefix of each line of a traceback from torch's excepthook (in its log lines no space follows), from
-torchrun's ``--tee``, from horovodrun and Open MPI's ``--tag-output``, or from Ray."""
-HEADER = re.compile(r"(?:  \+ Exception Group |Original )?Traceback \(most recent call last\):")
+_KINDS = {block.name: block for block in read_blocks("failure/lines.txt")}
+
+
+def compile_kind(kind: str) -> re.Pattern[str]:
+    """Return the pattern of a kind of lines, see ``lines.txt``."""
+    return re.compile("|".join(_KINDS[kind].items))
+
+
+def read_pairs(kind: str) -> dict[str, str]:
+    """Return what is before and after the bar in each row of a block of ``lines.txt``."""
+    pairs = (row.partition(" | ") for row in _KINDS[kind].items)
+    return {first: last for first, _, last in pairs}
+
+
+def read_kind(kind: str) -> Block:
+    """Return a block of ``lines.txt``."""
+    return _KINDS[kind]
+
+
+RANK, HEADER, ESCAPES = map(compile_kind, ("rank", "header", "escapes"))
 LINES_MAX = 120
 QUOTE_CHARS = 300
 LINE_CHARS = 1000
@@ -27,13 +41,6 @@ TEXT_CHARS = 1 << 16
 """Of a longer text only the beginning and the end are searched for secrets, and shown."""
 redact_ends = lru_cache(maxsize=4)(redact.redact_ends)
 """The same text is read for each part of a verdict, and a search takes a second where a rank means ill."""
-# Escape codes for the cursor and colours: CSI, OSC, other strings, single ones. Each part is bounded.
-ESCAPES = re.compile(
-    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
-    r"|\x1b\][^\x07\x1b]{0,4096}(?:\x07|\x1b\\)"
-    r"|\x1b[PX^_][^\x1b]{0,4096}\x1b\\"
-    r"|\x1b[ -/]*[0-~]"
-)
 
 
 def say_apart(nanoseconds: int) -> str:

@@ -18,7 +18,7 @@ from launcher.failure.model import Cause, End, ProcessExit, Verdict
 from launcher.failure.reason import Reason
 from launcher.failure.stderr import LastOutput, read_words_of
 from launcher.failure.symptoms import make_cause
-from launcher.failure.text import presentable
+from launcher.failure.text import presentable, read_pairs
 from launcher.process.signals import name_signal
 
 TYPE_CHECKING = False
@@ -27,14 +27,7 @@ if TYPE_CHECKING:
 
 STDERR_LINES = 50
 TO_END = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGKILL)
-WITH_WORDS = {
-    signal.SIGABRT: "abort",
-    signal.SIGBUS: "bus error",
-    signal.SIGFPE: "arithmetic error",
-    signal.SIGILL: "illegal instruction",
-    signal.SIGSEGV: "segmentation fault",
-    signal.SIGSYS: "forbidden system call",
-}
+WITH_WORDS = read_pairs("signals")
 
 
 def make_verdict(
@@ -150,7 +143,7 @@ def describe_end(code: int, asked: int | None, told: str | None, *, heard: bool)
             words += f" after the launcher {_say_sent(asked, told, heard=heard)}"
         return words
     name = name_signal(-code)
-    meaning = next((f" ({text})" for known, text in WITH_WORDS.items() if known == -code), "")
+    meaning = f" ({WITH_WORDS[name]})" if name in WITH_WORDS else ""
     if asked != -code:
         return f"was {'killed' if -code == signal.SIGKILL else 'ended'} by {name}{meaning}"
     if asked == signal.SIGKILL:  # a second Ctrl-C does not wait for the end of the grace period
