@@ -17,14 +17,15 @@ from launcher.core.frozen import replace
 from launcher.core.signal import signal
 from launcher.failure.counters import Counters, read_counters
 from launcher.failure.model import OWN_LIMIT, Cause
-from launcher.failure.starters import is_own_error, read_told_signal
 from launcher.failure.stderr import (
     TERMINATE,
     LastOutput,
     find_message,
     find_script,
     find_user_frame,
+    is_own_error,
     read_root_cause,
+    read_told_signal,
     read_words_of,
     read_words_of_others,
     unbox,

@@ -14,8 +14,7 @@ from launcher.core.frozen import frozen
 from launcher.core.redact import shorten
 from launcher.core.signal import signal
 from launcher.failure.model import ProcessExit
-from launcher.failure.starters import is_own_error
-from launcher.failure.text import HEADER, RANK, clean_lines, compile_kind
+from launcher.failure.text import HEADER, RANK, clean_lines, compile_kind, read_kind, read_pairs
 from launcher.guest.process import WRITER
 from launcher.machine.whole import read_own
 
@@ -48,6 +47,9 @@ BOX, RULE = compile_kind("box"), "\u2500\u2500\u2500"
 """A line across such a box."""
 NAMES = ("Error", "Exception", "Interrupt", "Timeout", "Expired")
 _SUMMARY, _ROOT_CAUSE, _FAILED = map(compile_kind, ("summary", "root cause", "failed"))
+_OWN_ERROR = compile_kind("own error")
+_WORDS = {words: getattr(signal, name) for words, name in read_pairs("words").items()}
+_TOLD = [re.compile(row.replace("WORDS", "|".join(_WORDS))) for row in read_kind("told").items]
 
 
 @frozen
@@ -459,3 +461,28 @@ def read_root_cause(agent: ProcessExit) -> ProcessExit | None:
         stderr=whole[: speaks.start()].encode("latin-1") if speaks else b"",
         error_file=file if file.startswith("/") else None,
     )
+
+
+def read_told_signal(lines: Sequence[str]) -> tuple[int, str] | None:
+    """Return (signal, line) of the last line that names the signal that ended a child; None without one.
+
+    SIGTERM does not count: a starter sends it to the children that still run when one has failed.
+    """
+    for line in reversed(lines):
+        for pattern in _TOLD:
+            found = pattern.search(line)
+            number = _number(found[1]) if found else None
+            if number not in (None, signal.SIGTERM):
+                return number, line
+    return None
+
+
+def is_own_error(exception: str) -> bool:
+    """Whether an exception only tells that a child of a starter has failed."""
+    return _OWN_ERROR.match(exception) is not None
+
+
+def _number(text: str) -> int | None:
+    if text.isdecimal():
+        return int(text) if 0 < int(text) < signal.NSIG else None
+    return _WORDS.get(text.capitalize()) or getattr(signal, text, None)
