@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     Span = tuple[int, int]
-    Known = dict[tuple[str, bool, str, str], int]
 
 _LEVELS_MAX = 3
 """So often a text may be encoded: an address inside an address inside JSON."""
@@ -154,15 +153,41 @@ def _find_rest_of_keys(text: str) -> Iterator[Span]:
             yield max(begin, end - 90) + word.start(), end
 
 
-_WORDS_OF: dict[str, list[list[str]]] = {}
-_OPTIONS: dict[str, list[str]] = {}
-for _row in TABLE["arguments"].items:
-    _names, _bar, _options = _row.partition(" | ")
-    if _bar:
-        _OPTIONS |= dict.fromkeys(_names.split(), _options.split())
-    else:
-        _WORDS_OF.setdefault(_row.split()[0], []).append(_row.split()[1:])
-PROGRAMS = frozenset((*_OPTIONS, *_WORDS_OF))
+_VALUE = r"([^\x1f]+)"
+_USER_AND_VALUE = rf"[^:%,=\x1f]{{0,64}}[:%,=](?!\d+(?:\x1f|\Z)){_VALUE}"
+
+
+def _compile_option(option: str) -> str:
+    """Return the pattern of an option's secret argument; each word has a unit separator before it."""
+    name = re.escape(option.strip("[]") if option[0] == "[" or option[-1] == "]" else option.rstrip(":="))
+    if option[0] == "[":
+        return f"{name}{_VALUE}"
+    if option[-1] == ":" and name[:4] != r"\-\-":
+        return rf"-(?:[a-zA-Z]{{0,7}}{name[-1]}\x1f|{name[-1]}=?){_USER_AND_VALUE}"
+    between = r"\x1f" if option[-1] == "]" else r"[\x1f=]" if option[:2] == "--" else r"\x1f?"
+    return name + between + {":": _USER_AND_VALUE, "=": rf"[^\x1f=]*={_VALUE}"}.get(option[-1], _VALUE)
+
+
+def _read_arguments() -> dict[str, list[tuple[re.Pattern[str], re.Pattern[str], str]]]:
+    """Return of each program the patterns of what is before its secret arguments, and of these."""
+    rows: dict[str, list[tuple[re.Pattern[str], re.Pattern[str], str]]] = {}
+    for row in TABLE["arguments"].items:
+        names, bar, rest = row.partition(" | ")
+        if bar:
+            options, _, needs = rest.partition("+")
+            head = rf"\A(?=(?:[\s\S]*\x1f)?(?:{needs})(?:\x1f|\Z))" if needs else r"\A"
+            item, kind = rf"\x1f(?:{'|'.join(map(_compile_option, options.split()))})", "options"
+        else:
+            names, *words, kind = row.split()
+            head = "".join(r"\x1f[^\x1f]*" if word == "_" else rf"\x1f{re.escape(word)}" for word in words)
+            item = {"X": r"\x1f", "u/X": r"\x1f[^\x1f/]*/", "k=X": r"\x1f[^\x1f=]*="}[kind] + _VALUE
+        for name in names.split():
+            rows.setdefault(name, []).append((re.compile(head or r"\A"), re.compile(item), kind))
+    return rows
+
+
+_ARGUMENTS = _read_arguments()
+PROGRAMS = frozenset(_ARGUMENTS)
 _PROGRAM = re.compile(
     rf"(?<![\w.-])(?:{'|'.join(sorted(PROGRAMS, key=lambda name: (-len(name), name)))})(?![\w.=:@-])"
 )
@@ -170,13 +195,11 @@ _GAP = re.compile(r"""(?:[ \t,\[\]]|\\\r?\n[ \t]{0,32})+""")
 SWITCHES = ("--relogin", "--verify", "--cloud", "-no-print")
 WORDS_MAX, WORD_LENGTH = 40, 1 << 12
 """Number of arguments that are looked at, and of characters at the beginning of each."""
-_USER = re.compile(r"[^:%,=]{0,64}[:%,=](?!\d+\Z)(?=.)")
 
 
 def _find_arguments(text: str) -> Iterator[Span]:
     """Yield the (start, end) of arguments in a text that are secret by position."""
     seen = Text(text)
-    known: Known = {}
     for match in _PROGRAM.finditer(text):
         at = match.end() + (text[match.end() : match.end() + 1] in ("'", '"'))
         words: list[str] = []
@@ -204,7 +227,7 @@ def _find_arguments(text: str) -> Iterator[Span]:
                 places.append([start, end])
             if text[at - 1] == ";":
                 break
-        for index, offset in find_words(match[0], words, known):
+        for index, offset in find_words(match[0], words):
             start, end = places[index]
             start += offset
             if text[start] in "'\"" and text[start] == text[end - 1] and end - start > 2:
@@ -212,85 +235,24 @@ def _find_arguments(text: str) -> Iterator[Span]:
             yield start, end
 
 
-def find_words(program: str, words: Sequence[str], known: Known | None = None) -> Iterator[tuple[int, int]]:
+def find_words(program: str, words: Sequence[str]) -> Iterator[tuple[int, int]]:
     """Yield (index, offset) of each secret argument of a program: it is secret from that character on.
 
-    An empty argument is not secret: ``--key=`` at the end of a text. ``known`` keeps what was found of words.
+    An empty argument is not secret: ``--key=`` at the end of a text.
     """
-    known = {} if known is None else known
-    placed = (found for place in _WORDS_OF.get(program, ()) for found in _find_place(place, words))
-    for index, offset in (*_find_options(program, words, known), *placed):
-        if offset < len(words[index]):
-            yield index, offset
+    pairs = enumerate(zip(("", *words), words, strict=False))
+    plain = [place for place, (before, word) in pairs if word[:1] != "-" and not _may_take(before)]
+    for head, item, kind in _ARGUMENTS.get(program, ()):
+        places = range(len(words)) if kind == "options" else plain
+        line = "".join("\x1f" + words[place].replace("\x1f", " ") for place in places)
+        begin = head.search(line)
+        at = len(line) if begin is None else begin.end()
+        several = kind in ("options", "k=X")
+        for match in item.finditer(line, at) if several else filter(None, [item.match(line, at)]):
+            start = match.start(match.lastindex or 0)
+            yield places[line.count("\x1f", 0, start) - 1], start - line.rindex("\x1f", 0, start) - 1
 
 
-def _find_options(program: str, words: Sequence[str], known: Known) -> Iterator[tuple[int, int]]:
-    """Yield the secret arguments of options."""
-    options = _OPTIONS.get(program, [])
-    if options and options[-1][0] == "+" and {*options[-1][1:].split("|")}.isdisjoint(words):
-        options = []
-    if not options and program != "kubectl":
-        return
-    for index, pair in enumerate(zip(("", *words), words, strict=False)):
-        key = (program, bool(options), *pair)
-        if key not in known:
-            known[key] = _find_option(program, options, *pair)
-        if known[key] >= 0:
-            yield index, known[key]
-
-
-def _find_option(program: str, options: Sequence[str], before: str, word: str) -> int:
-    """Return the first secret character of the word after another one; -1 if none is."""
-    users = [option[:-1] for option in options if option[0] != "[" and option[-1] == ":"]
-    attached = next((o.lstrip("[") for o in options if word.startswith(o.lstrip("["))), "")
-    name, equals, _ = word.partition("=")
-    short = re.match(r"-[a-zA-Z]{0,8}(?=.)", word) if word[:2] != "--" else None
-    if before in options or f"{before}]" in options:
-        return 0
-    if attached[:2] != "--" and 0 < len(attached) < len(word):
-        return len(attached)
-    if equals and word[:2] == "--" and name in options:
-        return len(name) + 1
-    if before in users or (re.fullmatch(r"-[a-zA-Z]{1,8}", before) and f"-{before[-1]}" in users):
-        return _find_user(word, 0)
-    if equals and name in users:
-        return _find_user(word, len(name) + 1)
-    if short is not None and word[:2] in users:
-        return _find_user(word, 2)
-    if program == "kubectl" and "--from-literal" in (before, name):
-        return word.find("=", len(name) + 1 if name == "--from-literal" else 0) + 1
-    return -1
-
-
-def _find_user(word: str, start: int) -> int:
-    user = _USER.match(word, start)
-    return user.end() if user else -1
-
-
-def _find_place(place: list[str], words: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """Yield the words that are secret by their place among the others."""
-    named = [
-        (index, word)
-        for index, (before, word) in enumerate(zip(("", *words), words, strict=False))
-        if not word.startswith("-") and _ends_options(before)
-    ]
-    fixed = next((count for count, part in enumerate(place) if part[-1] in "_X"), len(place))
-    for first in range(len(named)):
-        if [word for _, word in named[first : first + fixed]] != place[:fixed]:
-            continue
-        rest = zip(place[fixed:], named[first + fixed :], strict=False)
-        for part, (index, word) in rest:
-            if part == "X":
-                yield index, 0
-            elif part == "u/X" and "/" in word:
-                yield index, word.index("/") + 1
-        if place[-1] == "k=X":
-            yield from (
-                (index, word.index("=") + 1) for index, word in named[first + len(place) - 1 :] if "=" in word
-            )
-        return
-
-
-def _ends_options(word: str) -> bool:
-    """Return whether the next word cannot be an option's argument."""
-    return not word.startswith("-") or "=" in word or word in SWITCHES
+def _may_take(word: str) -> bool:
+    """Return whether the next word may be an option's argument."""
+    return word[:1] == "-" and "=" not in word and word not in SWITCHES
