@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 
-from launcher.core.secret_names import MARKER, TABLE, Text, compile_row, find_named
+from launcher.core.secret_names import MARKER, MIXED, TABLE, Text, compile_row, find_named
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -128,9 +128,9 @@ def _find_formed(text: str) -> Iterator[Span]:
 def _is_base64(lines: str) -> bool:
     """Return whether lines are base64 and not hexadecimal checksums or paths, which also match."""
     rows = _ROW.findall(lines)
-    words = "".join(rows)
-    mixed = all(re.search(part, words) for part in ("[0-9]", "[a-z]", "[A-Z]"))
-    return mixed and not all(row[0] == "/" and row.count("/") > 2 for row in rows)
+    return MIXED.match("".join(rows)) is not None and not all(
+        row[0] == "/" and row.count("/") > 2 for row in rows
+    )
 
 
 def _find_rest_of_keys(text: str) -> Iterator[Span]:
