@@ -22,15 +22,9 @@ if TYPE_CHECKING:
 
 _LEVELS_MAX = 3
 """So often a text may be encoded: an address inside an address inside JSON."""
-_ODD = re.compile(
-    r"(?P<gone>(?:\x1b|\x9b|\\(?:x1[bB]|u001[bB]|033|e))\[[0-?]{0,64}[ -/]{0,8}[@-~]"
-    r"|\x1b\][^\x07\x1b]{0,4096}(?:\x07|\x1b\\)"
-    r"|[\x00-\x08\x0e-\x1f\x7f\xad\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]|\\\r?\n(?![ \t]))"
-    r"|(?P<blank>[\x0b\x0c\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]"
-    r"|\r(?!\n)|\\\r?\n[ \t]{1,32})"
-    r"|(?P<wide>[\uff01-\uff5e])"
-    r"|(?P<hex>(?:%|\\x|\\u00|&#[xX])[2-7][0-9A-Fa-f]);?|&#(?P<decimal>\d{2,3});"
-    r"|(?P<named>\\[nrt/]|&(?:amp|apos|gt|lt|nbsp|quot);)",
+_ODD, _KEY, _KEY_ENDS, _LINES, _ROW, _LINE_ENDS, _LAST_WORD = (
+    compile_row(TABLE["encoded"].fields[row])
+    for row in ("odd", "key", "end", "lines", "row", "newline", "last")
 )
 _CHARACTERS = {"\\n": "\n", "\\r": "\r", "\\t": "\t", "\\/": "/"}
 _CHARACTERS |= {"&amp;": "&", "&apos;": "'", "&gt;": ">", "&lt;": "<", "&quot;": '"'}
@@ -82,27 +76,6 @@ def _decode_one(match: re.Match[str]) -> str:
     return _CHARACTERS.get(match["named"] or "", " ")
 
 
-# With BEGIN and END lines, even if the end is cut off
-_KEY = re.compile(
-    r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY"
-    r"[\s\S]*?(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,9}-----|\Z)"
-)
-_KEY_ENDS = re.compile(r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY")
-# Two or more lines of pure base64: the middle of a key without its beginning. Each line may have the prefix
-# of a rank or a quotation; its end may be written as \n, or as the next item of a list.
-_EDGE = r"(?:(?<![A-Za-z0-9+/])|(?<=\\[nr]))"
-_KEY_LINE = _EDGE + r"[A-Za-z0-9+/]{60,76}={0,2}(?![A-Za-z0-9+/=])"
-_LINE_END = r"""[ \t"',|]{0,8}(?:(?:\\{1,8}r)?\\{1,8}n|\r?\n|\r|(?<=["']),[ \t]{0,8}(?=["']))"""
-_TO_NEXT = rf"{_LINE_END}(?:[^\r\n]{{0,80}}?(?<![A-Za-z0-9+/]))??"
-_LAST = r"(?:[A-Za-z0-9+/]{4}){0,18}(?:[A-Za-z0-9+/]{4}|[A-Za-z0-9+/]{3}=|[A-Za-z0-9+/]{2}==)"
-_LINES = re.compile(
-    rf"{_KEY_LINE}(?:{_TO_NEXT}{_KEY_LINE})+"
-    rf"""(?:{_LINE_END}[ \t|>"']{{0,32}}(?:\[[^\]\n]{{1,40}}\][: ]{{1,4}})?{_LAST}"""
-    r"""(?=[ \t"',|]{0,8}(?:[\\\r\n"']|\Z)))?"""
-)
-_ROW = re.compile(_KEY_LINE)
-_LINE_ENDS = re.compile(r"""\r?\n|(?:\\{1,8}r)?\\{1,8}n""")
-_LAST_WORD = re.compile(rf"""(?<![A-Za-z0-9+/]){_LAST}[ \t"',|]{{0,8}}\Z""")
 KEY_MAX = 1 << 14
 """Number of characters before the end of a private key that may belong to it."""
 
@@ -110,7 +83,7 @@ _SHAPES = [row.split(" ", 1) for row in TABLE["shapes"].items]
 _SHAPES += [
     [prefix, rf"(?&START){re.escape(prefix)}[\w.-]{{20,}}"] for prefix in TABLE["shapes"].words("prefixes")
 ]
-_SHAPES += [[key, rf"{_EDGE}{key}[\w+/=-]{{60,}}"] for key in TABLE["shapes"].words("keys")]
+_SHAPES += [[key, rf"(?&EDGE){key}[\w+/=-]{{60,}}"] for key in TABLE["shapes"].words("keys")]
 
 
 def _find_formed(text: str) -> Iterator[Span]:
