@@ -288,10 +288,7 @@ def _find_single(
     if quote_found is not None:
         end = seen.end_of_quote(quote_found[2], len(quote_found[1]), start)
     else:
-        shape = {"named": "equals", "next": "equals"}.get(kind, kind)
-        end = seen.end(shape, start)
-        if start < end and kind == "equals" and text[start] in "\"'":
-            end = start
+        end = seen.end(kind if kind in _ENDS else "equals", start)
     value = text[start : min(end, start + 400)]
     if group in ("plural", "several"):
         is_variable = text[match.start() : match.end()].isupper()

@@ -57,21 +57,11 @@ def presentable(lines: Sequence[str], limit: int = LINES_MAX) -> tuple[str, ...]
     """
     if not lines:
         return ()
-    text, limit = "\n".join(lines), min(limit, LINES_MAX)
+    text = "\n".join(lines)
     head, tail = redact_ends(text, TEXT_CHARS)
-    kept = shorten_lines(head.split("\n"), limit)
-    if tail:
-        kept = _join_ends(head.split("\n"), tail.split("\n"), limit, text.count("\n") + 1)
+    kept = head.split("\n") + (["...", *tail.split("\n")] if tail else [])
+    kept = shorten_lines(kept, min(limit, LINES_MAX), text.count("\n") + 1 if tail else 0)
     return tuple(printable(_cap(line.expandtabs(4))) for line in kept)
-
-
-def _join_ends(head: list[str], tail: list[str], limit: int, count: int) -> list[str]:
-    """Return at most ``limit`` of the lines at both ends of a text with ``count`` lines."""
-    first = head[: limit // 3]
-    last = tail[-max(1, limit - len(first) - 1) :]
-    left_out = count - len(first) - len(last)
-    said = f"... {left_out} lines left out ..." if left_out > 0 else "..."
-    return [*first, said, *last][-limit:]
 
 
 def clean_lines(text: str, *, cut: bool = False) -> list[str]:
