@@ -378,16 +378,16 @@ def read_error_file(path: str | None) -> tuple[tuple[str, str] | None, str, str]
 
     The pid is empty if torch wrote the file. The reason is empty if there is no file.
     """
+    if not path:
+        return None, "", ""
     try:
-        data = read_own(path, ERROR_FILE_BYTES) if path else None
+        data = read_own(path, ERROR_FILE_BYTES)
     except FileNotFoundError:
-        data = None
+        return None, "", ""
     except (OSError, ValueError) as error:
         return None, "", f"its error file cannot be read: {getattr(error, 'strerror', None) or error}"
-    if data is not None and len(data) > ERROR_FILE_BYTES:
+    if len(data) > ERROR_FILE_BYTES:
         return None, "", f"its error file cannot be read: it is larger than {ERROR_FILE_BYTES >> 20} MiB"
-    if data is None:
-        return None, "", ""
     try:
         recorded = json.loads(data)["message"]
     except (ValueError, TypeError, KeyError, RecursionError):
