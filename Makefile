@@ -1,7 +1,7 @@
 # Each target is one command that can as well be typed.
 PYTHON := .venv/bin/python
 
-.PHONY: demo quick test lint golden fuzz bench site lock bases dist
+.PHONY: demo quick test lint golden fuzz bench site lock bases dist release
 
 demo:
 	bash tools/demo.sh
@@ -29,6 +29,10 @@ bases:
 # On a fresh clone, too.
 dist:
 	bash tools/dist.sh
+
+# From the tag of the last commit: files, documentation, image, hashes, provenance. Publishes nothing.
+release:
+	bash tools/release.sh
 
 # These use the environment that demo or test have made.
 lint:

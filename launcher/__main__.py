@@ -1,10 +1,10 @@
 """``python -m launcher``, or as a file: ``python launcher/__main__.py``.
 
 With ``-m`` Python searches the working directory first, and a user's json.py could shadow the standard
-library's. We remove that directory from `sys.path`, and move the folders of PYTHONPATH behind the standard
-library, before we import anything. Python itself imports some modules before this file runs (importlib and
-types in 3.12), and finds this package by the same path: we cannot change that. The program ``launcher``, and
-this file by its path, always find their own package.
+library's. We remove that directory from `sys.path`, and move the directories of PYTHONPATH behind the
+standard library, before we import anything. Python itself imports some modules before this file runs
+(importlib and types in 3.12), and finds this package by the same path: we cannot change that. The program
+``launcher``, and this file by its path, always find their own package.
 """
 
 import os
@@ -12,7 +12,7 @@ import sys
 
 
 def leave_folder() -> None:
-    """Remove the working directory, or this file's folder, from `sys.path`."""
+    """Remove the working directory, or this file's directory, from `sys.path`."""
     if not __package__:  # run as a file: import this package before another one of the same name
         sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
         __import__("launcher")
@@ -33,7 +33,7 @@ def _find_cwd() -> str:
 
 
 def _is_safe() -> bool:
-    """Whether Python runs with ``-P`` (since 3.11) and so adds no folder to the front of `sys.path`."""
+    """Whether Python runs with ``-P`` (since 3.11) and so adds no directory to the front of `sys.path`."""
     return bool(getattr(sys.flags, "safe_path", False))
 
 

@@ -35,6 +35,7 @@ ABOUT = (
 ENVIRONMENT = {
     "LAUNCHER_FLAG": "the value of --flag of launcher run, for each flag; the flag itself wins",
     "LAUNCHER_CONFIG": "a file of defaults, before launcher.toml and /etc/launcher.conf",
+    "LAUNCHER_DOCS_URL": "where the documentation is: messages and reports give the address of their page",
     "LAUNCHER_DISABLE": "1 or true: launcher run starts the command and does nothing else",
 }
 FILES = {

@@ -55,6 +55,9 @@ WHOLE_LENGTH = 36
 TABLE_CODE = re.compile(r"`[^`\n]*`")
 BLOCK = re.compile(r'<div class="highlight"><pre>(.*?)</pre></div>', re.DOTALL)
 TAG = re.compile(r"<[^>]+>")
+CODED = ("errors.md", "failures.md")
+"""Pages with tables of codes."""
+ROW = re.compile(r"<tr>\s*<td[^>]*><code>([a-z0-9-]+)</code></td>")
 PROMPT = "$ "
 SHOWN_PROMPT = re.compile(r"(^|<code>)\$ ", re.MULTILINE)
 
@@ -111,9 +114,24 @@ def newcomers(config: MkDocsConfig) -> list[str]:
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Let inline code wrap after pipes and spaces, not in --flags; copy commands without their output."""
+    """Let inline code wrap after pipes and spaces, not in --flags; copy commands without their output.
+
+    Messages lead to the rows of codes, see `launcher.core.errors.name_page`.
+    """
+    if page.file.src_uri in CODED:
+        named: set[str] = set()
+        html = ROW.sub(lambda match: name_row(match, named), html)
     html = CODE.sub(lambda match: break_words(match[1]) if match[1] else match[0], html)
     return BLOCK.sub(add_commands, html)
+
+
+def name_row(match: re.Match[str], named: set[str]) -> str:
+    """Return the begin of a table's row, as an anchor with the name of its code if that is the first one."""
+    code = match[1]
+    if code in named:
+        return match[0]
+    named.add(code)
+    return match[0].replace("<td", f'<td id="{code}"', 1)
 
 
 def add_commands(match: re.Match[str]) -> str:

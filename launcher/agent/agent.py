@@ -108,7 +108,7 @@ class Agent:
             environ: The launcher's own environment: TMPDIR, NO_COLOR, the platform's variables.
             coordination: Coordination with the rest of the job.
             single: Whether there will be one process.
-            log_id: Name of the log folder, if not that of this run.
+            log_id: Name of the log directory, if not that of this run.
             run_id: Name of this run; empty for a random one.
             checks: Checks this node while the processes run, in a process of its own, and returns lines to
                 print; None for no checks.
@@ -234,6 +234,7 @@ class Agent:
             self.group.start_watchdog(runtime.run_id, self.clean_up, self.coordination.find_lease())
         runtime.started_mono_ns = time.monotonic_ns()
         runtime.output.first_s = None
+        before = os.times()
         self.group.start()
         moments.started = time.monotonic()
         runtime.forwarder.release()
@@ -249,7 +250,9 @@ class Agent:
             runtime.loop.turn(wait=not self.group.has_more)
             runtime.loop.guard(self.group.collect)
         if self.group.stopper.left:
-            runtime.loop.guard(self._note_left)
+            now = os.times()
+            used_s = now.children_user + now.children_system - before.children_user - before.children_system
+            runtime.loop.guard(lambda: self._note_left(used_s))
         moments.ended = time.monotonic()
         self.evidence.close()
         self.observers.look()
@@ -266,15 +269,19 @@ class Agent:
             self.coordination.on_refused(self.group.refused)
             raise self.group.refused
 
-    def _note_left(self) -> None:
+    def _note_left(self, used_s: float) -> None:
         """Let the job fail if its shells have ended at once, and left what they started to be ended by us.
 
         Or setsid, which leaves its command behind where it leads a process group, as our processes do.
+        A shell that has waited for work of its own since it started them has left a daemon.
+
+        Args:
+            used_s: CPU time of the processes of this attempt that have ended and been waited for.
         """
         from launcher.command.fronts import find_front
         from launcher.command.words import may_be_shell, name_program
         from launcher.failure.arbiter import LEFT
-        from launcher.failure.reason import LEFT_WITHIN_S, Reason
+        from launcher.failure.reason import LEFT_WITHIN_S, LEFT_WORK_CPU_S, LEFT_WORK_S, Reason
 
         runtime = self.runtime
         ranks = [one for one in self.group.ended if not one.child.companion]
@@ -287,7 +294,11 @@ class Agent:
             part or may_be_shell(line[len(front) :])
             for part, line, front in zip(parted, lines, fronts, strict=True)
         ]
-        if ranks and is_quick and is_own and all(starters):
+        left_at_s = self.group.stopper.left_at_s
+        awake_s = time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()
+        last_s = max((one.ended_ns for one in ranks), default=0) / 1e9 + awake_s
+        has_worked = left_at_s is not None and last_s - left_at_s > LEFT_WORK_S and used_s > LEFT_WORK_CPU_S
+        if ranks and is_quick and is_own and all(starters) and not has_worked:
             what = f"{'setsid' if any(parted) else 'the shell'} ended within {LEFT_WITHIN_S:g} s"
             fix = "`setsid --wait`, or without setsid" if any(parted) else ""
             self.end_for(Reason(LEFT, f"{what}, and left {self.group.stopper.left}", fix))
@@ -534,6 +545,8 @@ class Agent:
             "timings": self.observers.read_timings(),
             "failed": self.outcomes.failed,
             "progress_s": self.observers.progress_s,
+            "paces": self.observers.read_paces(),
+            "delay_s": self.coordination.read_delay_s(),
         }
 
     def _finish(self) -> int:

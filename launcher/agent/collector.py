@@ -225,9 +225,9 @@ def list_running(runtime: Runtime) -> list[tuple[int, int]]:
 
 
 def find_folder(runtime: Runtime, *, hangs: bool) -> str:
-    """Return the folder of this node for copies of dumps; empty for none.
+    """Return the directory of this node for copies of dumps; empty for none.
 
-    The folder of the run is the last choice, and only if the job hangs: it is kept with them.
+    The directory of the run is the last choice, and only if the job hangs: it is kept with them.
     """
     from launcher.failure.record import default_failure_file
     from launcher.machine.host import Host

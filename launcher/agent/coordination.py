@@ -83,6 +83,7 @@ class Coordination:
             is, the seconds left, and whether the processes end because of it.
         helpers: Returns the PIDs of children that are not processes of the job.
         describe_state: Returns the state of the node in words, if it is not that of its processes.
+        read_delay_s: Returns the seconds that a message takes to node 0 and back; None if unknown.
         describe_nodes: Returns the counts of all, present and lost nodes of the job; None for a single node.
         restarts: Whether another attempt follows the one that has ended; returns when it is time to start it.
         finish: Reports how the job ended, when all processes of this node have; returns its status. It is
@@ -121,6 +122,7 @@ class Coordination:
     on_preemption: Callable[[str, str, float, bool], None] = _ignore
     helpers: Callable[[], tuple[int, ...]] = lambda: ()
     describe_state: Callable[[], str | None] = _ignore
+    read_delay_s: Callable[[], float | None] = _ignore
     describe_nodes: Callable[[], Mapping[str, object] | None] = _ignore
     restarts: Callable[[], bool] = _refuse
     finish: Callable[[Callable[[], int]], int] = lambda report: report()

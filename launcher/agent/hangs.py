@@ -104,24 +104,9 @@ class HangHandler:
 
     def ask(self, then: Callable[[Sequence[Answer], Numbers], None]) -> None:
         """Ask the processes of this node what they do and how far they are."""
-        self._evidence.ask(lambda answers: self._ask_progress(lambda progress: then(answers, progress)))
-
-    def _ask_progress(self, take: Callable[[Numbers], None]) -> None:
-        """Call ``take`` with the progress of each rank here by ``--progress-pattern``; none if not known."""
-        runtime = self._runtime
-        pattern, ranks = runtime.watch.restarts.progress_pattern, runtime.group.processes
-        if not pattern:
-            take(())
-            return
-        from launcher.observers.stragglers import ask_numbers
-
-        output = runtime.output
-        tails = {one.child.rank: b"\n".join(output.read_tails(index)) for index, one in enumerate(ranks)
-                 if not (one.child.companion or one.child.called)}  # fmt: skip
-        try:
-            ask_numbers(pattern, tails, runtime.group.helpers, take)
-        except OSError:  # the kernel is short of something
-            take(())
+        self._evidence.ask(
+            lambda answers: ask_progress(self._runtime, lambda progress: then(answers, progress))
+        )
 
     def _report(self, what: str, answers: Sequence[Answer], progress: Numbers) -> None:
         runtime = self._runtime
@@ -141,7 +126,7 @@ class HangHandler:
         runtime.output.say("\n  ".join([headline, *lines, *files]), "stall")
 
     def _name_dumps(self) -> list[str]:
-        """Return lines with the folder of the copies of dumps, and with what was left out of it."""
+        """Return lines with the directory of the copies of dumps, and with what was left out of it."""
         own, dumps, notes = self._runtime.folder, self._evidence.dumps, self._evidence.notes
         if not dumps:
             return notes
@@ -161,3 +146,20 @@ class HangHandler:
             return [f"all stacks: cannot be written to {folder.path}: {error.strerror}"]
         folder.keeps = True
         return [f"all stacks: {folder.path}/{name}"]
+
+
+def ask_progress(runtime: Runtime, take: Callable[[Numbers], None]) -> None:
+    """Call ``take`` with the progress of each rank here by ``--progress-pattern``; none if not known."""
+    pattern, ranks = runtime.watch.restarts.progress_pattern, runtime.group.processes
+    if not pattern:
+        take(())
+        return
+    from launcher.observers.stragglers import ask_numbers
+
+    output = runtime.output
+    tails = {one.child.rank: b"\n".join(output.read_tails(index)) for index, one in enumerate(ranks)
+             if not (one.child.companion or one.child.called)}  # fmt: skip
+    try:
+        ask_numbers(pattern, tails, runtime.group.helpers, take)
+    except OSError:  # the kernel is short of something
+        take(())

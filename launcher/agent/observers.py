@@ -26,8 +26,10 @@ if TYPE_CHECKING:
     from launcher.machine.host import Host
     from launcher.machine.xids import Xid
     from launcher.observers.gpu_errors import GpuErrors
+    from launcher.observers.kubeflow import TrainerStatus
     from launcher.observers.meeting import MeetingWatch
     from launcher.observers.nccl_log import NcclLogWatcher
+    from launcher.observers.pace import PaceWatch, RankPace
     from launcher.output.progress import Progress
     from launcher.preemption.watch import PreemptionWatch
     from launcher.process.helper import Helper
@@ -77,6 +79,10 @@ SERVE_AFTER_S = 0.2
 """Seconds until the server starts: before that a job shows nothing, and its processes need the CPU."""
 WATCH_AFTER_S = 0.05
 """Seconds until the connections from before the start are read. No program connects to another one sooner."""
+TRAINER = "KUBEFLOW_TRAINER_SERVER_URL"
+"""Variable of Kubeflow Trainer: `launcher.observers.kubeflow`."""
+PACE_AFTER_S = 10.0
+"""Seconds until the ranks' pace is watched: at first they import, and few jobs are asked about so soon."""
 STATUS_AFTER_S = 1.0
 """Seconds until a status line appears on a terminal."""
 SILENCE_AFTER_S = 59.0
@@ -362,6 +368,8 @@ class Observers:
         self._runtime, self._coordination, self._evidence = runtime, coordination, evidence
         self._end_for, self._checks, self._make_server = end_for, checks, make_server
         self._status: Progress | None = None
+        self._pace: PaceWatch | None = None
+        self._trainer: TrainerStatus | None = None
         self._hangs: HangHandler | None = None
         self.hidden: list[Cause] = []
         self._checking: Helper | None = None
@@ -438,8 +446,36 @@ class Observers:
         if self._status is not None:
             self._status.close()
             self._status = None
+        if self._pace is not None:
+            self._pace.close()
+            self._pace = None
         self.network.end_attempt()
         self._evidence.end_attempt()
+
+    def read_paces(self) -> dict[int, RankPace]:
+        """Return what each rank of this node does with its time, as far as it is known."""
+        return {} if self._pace is None else self._pace.read()
+
+    def _tell_trainer(self, pattern: str) -> None:
+        from launcher.observers.kubeflow import TrainerStatus
+
+        runtime = self._runtime
+        children = enumerate(runtime.group.children)
+        places = [place for place, one in children if one.rank == 0 and not (one.called or one.companion)]
+
+        def read_tail() -> bytes:
+            return b"\n".join(tail for place in places for tail in runtime.output.read_tails(place))
+
+        self._trainer = TrainerStatus(pattern, runtime.environ, read_tail, runtime.group.helpers, runtime.say)
+        runtime.loop.timers.append(self._trainer)
+
+    def _watch_pace(self) -> None:
+        from launcher.observers.pace import PaceWatch
+        from launcher.process.families import list_ranks
+
+        runtime = self._runtime
+        self._pace = PaceWatch(lambda table: list_ranks(runtime.group.processes, table))
+        runtime.loop.timers.append(self._pace)
 
     @property
     def progress_s(self) -> float | None:
@@ -471,6 +507,9 @@ class Observers:
         runtime = self._runtime
         if self._checking is not None:
             runtime.loop.guard(self._checking.finish)
+        if self._trainer is not None:
+            trainer = self._trainer
+            runtime.loop.guard(lambda: trainer.finish(runtime.loop.turn_until))
         runtime.loop.guard(self._look_at_hidden)
         runtime.loop.guard(self._look_at_loss)
 
@@ -558,6 +597,11 @@ class Observers:
         if watch.progress is not False and output.sees_all:
             wait_s = STATUS_AFTER_S if output.screen.console.is_terminal else SILENCE_AFTER_S
             timers.append(Later(now + wait_s, lambda: self._start_progress(now)))
+        pattern = watch.restarts.progress_pattern
+        if pattern and TRAINER in runtime.environ and runtime.place.node_rank in (0, None):
+            timers.append(Later(now + PACE_AFTER_S, lambda: self._tell_trainer(pattern)))
+        if watch.stragglers:
+            timers.append(Later(now + PACE_AFTER_S, self._watch_pace))
         if watch.stall_timeout_s:
             wait_s = min(STATUS_AFTER_S, watch.stall_timeout_s / 10)
             timers.append(Later(now + wait_s, lambda: self.hangs.watch(now)))

@@ -6,8 +6,9 @@ from functools import partial
 
 from launcher.agent.ends import describe_exit, find_hidden, only_follows
 from launcher.agent.runtime import Outcome
-from launcher.core.errors import EXIT_NOT_READY
+from launcher.core.errors import EXIT_NOT_READY, name_page
 from launcher.core.frozen import replace
+from launcher.core.log import read_platform_attempt
 from launcher.core.signal import signal
 from launcher.fabrics import explain_network
 from launcher.failure import arbiter
@@ -195,7 +196,8 @@ def publish(
     """
     output = runtime.output
     if shown:
-        text = render_text(verdict, output.has_colour, above=stands_above(runtime, verdict))
+        page = name_page("failures", verdict.causes[0].code, runtime.environ) if verdict.causes else ""
+        text = render_text(verdict, output.has_colour, above=stands_above(runtime, verdict), page=page)
         output.say_as_is(text, "first-failure", **summarize(verdict))
     else:
         output.pass_on(verdict.summary, "first-failure", summarize(verdict))
@@ -212,7 +214,8 @@ def record(runtime: Runtime, observers: Observers, verdict: Verdict) -> tuple[st
     path = runtime.watch.failure_file or default_failure_file(runtime.environ, Host(), verdict.node_rank)
     if path is None:
         return None, None
-    complaint = write_verdict(render_json(verdict, observers.read_timings()), path)
+    text = render_json(verdict, observers.read_timings(), read_platform_attempt(runtime.environ))
+    complaint = write_verdict(text, path)
     return (path, None) if complaint is None else (None, complaint)
 
 

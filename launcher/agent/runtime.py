@@ -67,11 +67,11 @@ class Runtime:
         place: Node rank and world size.
         environ: The launcher's own environment.
         command: The user's command, if the processes run something else.
-        run_id: Name of this run, for its folder and for the mark of the processes that it starts.
+        run_id: Name of this run, for its directory and for the mark of the processes that it starts.
         shares_terminal: Whether a single process has the terminal for itself.
         loop: Waits for everything.
         signals: The signals that arrive; read from now on.
-        folder: The private folder, and that of the logs.
+        folder: The private directory, and that of the logs.
         output: Passes on what the processes write, and prints our own lines.
         group: The processes; set by the agent, which handles their ends.
         target: What signals are for: the processes here, or all ranks of the job.

@@ -45,7 +45,7 @@ def make_agent(plan: Plan, agent: NodeCommand, environ: Mapping[str, str]) -> Ch
 def prepare(agent: NodeCommand, environ: Mapping[str, str]) -> tuple[tuple[str, ...], Mapping[str, str]]:
     """Return the agent's command line and whole environment; write the files that it reads to memory.
 
-    Each file is named by its descriptor: no file is left behind, and no folder has to be writable.
+    Each file is named by its descriptor: no file is left behind, and no directory has to be writable.
 
     Args:
         agent: The agent that starts the processes.

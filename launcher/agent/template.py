@@ -83,7 +83,7 @@ class Template:
             helpers: Our children outside the job, of which it becomes one.
             signals: Holds the signal mask that processes get back.
             output: Shows what the imports print.
-            folder: The run's folder.
+            folder: The run's directory.
         """
         self.is_settled = False
         self._preload = preload

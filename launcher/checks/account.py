@@ -1,7 +1,7 @@
 """Checks the user's account and directories: an arbitrary uid (``docker run --user``, OpenShift) has none.
 
 Source: getpass.getuser, os.path.expanduser and tempfile.gettempdir of Python; torch's compiler names its
-cache folder by getpass.getuser.
+cache directory by getpass.getuser.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WRITABLE = "a writable directory"
 
 
 def look(case: CheckedNode) -> list[Finding]:
-    """Check the account's name, the home directory and the folders for temporary files."""
+    """Check the account's name, the home directory and the directories for temporary files."""
     return [*_check_name(case), *_check_home(case), *_check_temporary(case)]
 
 
@@ -60,5 +60,5 @@ def _check_temporary(case: CheckedNode) -> list[Finding]:
 
 
 def _can_write(path: str) -> bool:
-    """Whether a folder exists and we can make files in it."""
+    """Whether a directory exists and we can make files in it."""
     return os.path.isdir(path) and os.access(path, os.W_OK | os.X_OK)

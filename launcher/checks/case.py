@@ -46,7 +46,7 @@ class CheckedNode:
         gloo_interface: The interface that the plan sets for gloo; empty if it sets none.
         hosts: Hosts of the nodes; empty if they are not listed.
         planned: Names of the variables that the launcher sets for processes on this node.
-        log_dir: Folder of log files; None without one.
+        log_dir: Directory of log files; None without one.
         vm: The VM that we run in, by variables, a snapshot or Azure's metadata service; None if unknown.
         health_commands: The site's own checks.
     """

@@ -20,7 +20,7 @@ NOTHING_BYTES = 100 << 20
 
 
 def look(case: CheckedNode) -> list[Finding]:
-    """Check the folder of log files, if there is one, and that of temporary files."""
+    """Check the directory of log files, if there is one, and that of temporary files."""
     temporary = case.environ.get("TMPDIR") or "/tmp"  # noqa: S108 - only its space is read
     places = [("log files", case.log_dir, "--log-dir DIR"), ("temporary files", temporary, "TMPDIR")]
     return [
@@ -45,7 +45,7 @@ def _look_at(host: Host, what: str, folder: str, setting: str) -> list[Finding]:
 
 
 def _space(host: Host, folder: str) -> tuple[int, int] | None:
-    """Return (size, free) in bytes for a folder; if it does not exist yet, for its nearest parent."""
+    """Return (size, free) in bytes for a directory; if it does not exist yet, for its nearest parent."""
     path = os.path.abspath(folder)
     while True:
         space, above = host.space(path), os.path.dirname(path)

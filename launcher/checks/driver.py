@@ -6,7 +6,7 @@ compiled at run time (PTX) fails.
 
 Source: NVIDIA CUDA Toolkit 13.2 Release Notes, "CUDA Driver", tables 2 (`LEAST`) and 3 (`NEEDED`, the first
 release of each version: "GA"); NVIDIA "CUDA Compatibility" (minor version compatibility; forward
-compatibility packages are in a folder named compat).
+compatibility packages are in a directory named compat).
 """
 
 from __future__ import annotations

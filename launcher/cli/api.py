@@ -71,7 +71,7 @@ def plan(
     Args:
         argv: The words after ``launcher run``, e.g. ``["--nnodes", "2", "--", "python", "train.py"]``.
         environ: The environment of the launcher.
-        root: A folder with the machine's files, or the ``files`` of a snapshot. Nothing else is read.
+        root: A directory with the machine's files, or the ``files`` of a snapshot. Nothing else is read.
         answers: A snapshot's answers that are no files, such as ``hostname`` and ``addresses``; other fields
             are ignored, so a whole snapshot will do. Without them this machine is asked if ``root`` is
             ``/``, and no answer is known if it is not.

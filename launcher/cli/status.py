@@ -11,17 +11,15 @@ from collections.abc import Callable, Mapping, Sequence
 
 from launcher.control import QUESTION_LIMIT_BYTES
 from launcher.control.client import Launcher, Message, ask_launcher, await_launchers, choose
+from launcher.control.received import number, rows_of, words
 from launcher.control.table import (
     View,
     make_view,
-    number,
     render_columns,
     render_json,
     render_terminal,
     render_text,
-    rows_of,
     with_cpu,
-    words,
 )
 from launcher.core.errors import EXIT_BUG, EXIT_NOT_READY, NotReady, UsageError, make_error
 from launcher.core.log import say

@@ -22,7 +22,7 @@ def describe_version(package: str = PACKAGE) -> str:
     """Return the line of ``--version``: version, commit with its day, form.
 
     Args:
-        package: The folder of the launcher's package.
+        package: The directory of the launcher's package.
     """
     commit, time_s, form = _read_build(os.path.join(package, FILE))
     if not commit:
@@ -49,7 +49,7 @@ def read_head(git: str) -> str:
     """Return the commit of a checkout; empty if it is none, or if its files are not as expected.
 
     Args:
-        git: ``.git`` of the checkout: a folder, or a file that names that of a linked worktree.
+        git: ``.git`` of the checkout: a directory, or a file that names that of a linked worktree.
     """
     link = _read(git)
     if link.startswith("gitdir: "):
@@ -58,7 +58,7 @@ def read_head(git: str) -> str:
     if _is_commit(head):
         return head
     name = head.removeprefix("ref: ")
-    # Without this file, git's own folder
+    # Without this file, git's own directory
     common = os.path.join(git, _read(os.path.join(git, "commondir")))
     own = _read(os.path.join(common, name)) if name != head and ".." not in name else ""
     packed = (line.split(" ") for line in _read(os.path.join(common, "packed-refs")).splitlines())

@@ -80,6 +80,8 @@ UNHEARD_MAX = 64
 """Maximum number of messages that are sent again because node 0 was not heard after them."""
 RESOLVE_S = 20.0
 """Seconds to resolve a name: a resolver tries twice, 5 s each, for each of its search domains."""
+DELAYS = 15
+"""Number of heartbeats whose delays are kept: half a minute, of which a busy moment hides nothing."""
 LOOK_S = 3.0
 
 
@@ -137,6 +139,7 @@ class CoordinatorClient:
         now = time.monotonic()
         self.due: float | None = now
         self.offset: Offset | None = None
+        self._delays: list[float] = []
         self.connect_status = ConnectStatus(shape)
         self.has_met = self.is_connected = self.has_started = False
         self._attempt_last = -1
@@ -319,6 +322,11 @@ class CoordinatorClient:
         """Whether we are connected and node 0 has taken everything that we sent."""
         return self.is_connected and self._connection is not None and not self._connection.has_unsent
 
+    @property
+    def delay_s(self) -> float | None:
+        """Seconds to node 0 and back: the least of the last heartbeats; None if unknown."""
+        return min(self._delays, default=None)
+
     def _on_message(self, packed: Message) -> None:
         """Handle a message of node 0.
 
@@ -334,6 +342,7 @@ class CoordinatorClient:
             return
         match message:
             case Beat():
+                self._delays = [*self._delays[1 - DELAYS :], max(0.0, now - message.sent)]
                 self._on_answered(min(message.sent, now))
             case Welcome():
                 back_ns = time.monotonic_ns()

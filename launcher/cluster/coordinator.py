@@ -96,9 +96,11 @@ class Coordinator:
             message) -> None; see `Members.number_of`. Preemption notices go to all nodes.
         may_leave: Whether all nodes know how the job ended, or have had the time to hear it.
         offset: No offset: times are those of our own clock.
+        delay_s: No delay: there is no network between.
     """
 
     offset: Offset | None = None
+    delay_s: float | None = None
 
     def __init__(
         self,

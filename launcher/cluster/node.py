@@ -140,7 +140,8 @@ class ClusterNode:
             on_ranks_ended=self.on_ranks_ended, on_failure=self.on_failure, on_reason=self.on_reason,
             on_quiet=self.on_quiet, takes_evidence=self.takes_evidence, on_refused=self.on_refused,
             on_preemption=self.on_preemption, describe_state=self.describe_state,
-            describe_nodes=lambda: self.channel.count_nodes(), restarts=self.restarts, finish=self.finish,
+            read_delay_s=lambda: self.channel.delay_s, describe_nodes=lambda: self.channel.count_nodes(),
+            restarts=self.restarts, finish=self.finish,
             report_killed=self.report_killed, close=self.close,
         )  # fmt: skip
 

@@ -88,7 +88,7 @@ def _flag_first(command: Sequence[str]) -> LauncherError:
 
 
 def _is_script(path: str) -> bool:
-    """Whether Python runs it: a file that is not executable and begins with ``#!...python``, or a folder.
+    """Whether Python runs it: a file that is not executable and begins with ``#!...python``, or a directory.
 
     A folder's name has a slash: a program may have the name of the package that it comes from.
     """

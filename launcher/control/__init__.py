@@ -5,6 +5,6 @@ node serves metrics.
 """
 
 NAME = "status"
-"""Name of the socket in the folder of a run."""
+"""Name of the socket in the directory of a run."""
 QUESTION_LIMIT_BYTES = 1 << 15
 """Limit of a question, most of which may be the command line of a program."""

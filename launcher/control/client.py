@@ -1,9 +1,9 @@
 """Finds the launchers that run on this node, and asks one of them.
 
 The sockets come from the kernel's list of all named sockets in our network namespace (/proc/net/unix). A
-search in folders would miss a launcher with another folder for temporary files, and would find sockets of
-other nodes or containers in a shared folder. We cannot connect to listed sockets of other containers or,
-unless we are root, of other users.
+search in directories would miss a launcher with another directory for temporary files, and would find sockets
+of other nodes or containers in a shared directory. We cannot connect to listed sockets of other containers
+or, unless we are root, of other users.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import time
 from launcher.channel.lines import Lines, pack
 from launcher.channel.listener import read_peer
 from launcher.control import NAME
-from launcher.control.table import number
+from launcher.control.received import number
 from launcher.core.errors import make_error
 from launcher.core.files import look_at_all
 from launcher.core.redact import printable
@@ -151,7 +151,7 @@ def _choose_paths(paths: Sequence[str]) -> tuple[list[str], int]:
             others += 1
             continue
         if own in (0, found.st_uid) or found.st_uid == 0:
-            same = by_owner.setdefault(found.st_uid, {})  # a folder may have several paths
+            same = by_owner.setdefault(found.st_uid, {})  # a directory may have several paths
             if len(same) < PATHS_MAX:
                 same.setdefault((found.st_dev, found.st_ino), path)
         else:
@@ -347,8 +347,8 @@ def ask_launcher(launcher: Launcher, what: str, limit_s: float = 0.0, **more: ob
 def is_coming() -> bool:
     """Whether one of our launchers is younger than `YOUNG_S`, so that it may not listen yet.
 
-    It listens some tenths of a second after its start, on a busy node later. Its folder is no indication: if
-    logs are kept elsewhere, the folder does not exist before that.
+    It listens some tenths of a second after its start, on a busy node later. Its directory is no indication:
+    if logs are kept elsewhere, the directory does not exist before that.
     """
     now = time.clock_gettime(time.CLOCK_BOOTTIME)
     own = os.geteuid()

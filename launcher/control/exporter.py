@@ -18,7 +18,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from launcher.control.client import ask
-from launcher.control.table import mappings, number, rows_of, words
+from launcher.control.received import mappings, number, rows_of, words
 from launcher.core.budget import find_busiest, network_of
 
 TYPE_CHECKING = False

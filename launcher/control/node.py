@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from launcher.agent.runtime import Runtime
+    from launcher.observers.pace import RankPace
+    from launcher.observers.stragglers import Numbers
     from launcher.process.spawn import Process
     from launcher.stacks.answer import Answer
 
@@ -66,14 +68,22 @@ def identify(runtime: Runtime) -> Message:
     }
 
 
-def read_node(runtime: Runtime, more: Message) -> Message:
-    """Return the status of this node; ``more``: its state, the nodes of the job and its timings."""
+def read_node(runtime: Runtime, more: Message, numbers: Numbers = ()) -> Message:
+    """Return the status of this node.
+
+    Args:
+        runtime: Values and tools of the launcher.
+        more: Its state, the nodes of the job, its timings, and the pace of its ranks.
+        numbers: The last number of each rank, if there is a rule for it (``--slow-below``).
+    """
+    paces, values = more.pop("paces", None), dict(numbers)
+    assert isinstance(paces, dict)  # noqa: S101 - see `launcher.agent.agent.Agent.describe`
     now, table = time.monotonic(), read_table()
     if not _gauges:
         _gauges.append(Gauges(runtime.environ.get(VISIBLE)))
     gpus, memory = _gauges[0].gpus.read(now), _gauges[0].memory.read()
     ranks = [
-        rank
+        {**rank, **_read_pace(rank["rank"], paces, values)}
         for process in runtime.group.processes
         for rank in _describe(runtime, process, table, now, len(gpus))
     ]
@@ -83,12 +93,13 @@ def read_node(runtime: Runtime, more: Message) -> Message:
         "at_s": now,
         "attempt": runtime.attempt + runtime.restarts_of_torchrun,
         "restarts": runtime.watch.restarts.most,
+        **({} if runtime.watch.slow_below is None else {"slow_below": runtime.watch.slow_below}),
         "silence_s": round(now - runtime.output.last_s, 1) if runtime.output.sees_all else None,
         "memory_bytes": None if memory is None else memory[0],
         "memory_limit_bytes": None if memory is None else memory[1],
         "gpus": [
             {"index": index, "busy_percent": use.busy_percent, "used_bytes": use.used_bytes,
-             "total_bytes": use.total_bytes}
+             "total_bytes": use.total_bytes, "clock_mhz": use.clock_mhz, "clock_reasons": use.reasons}
             for index, use in enumerate(gpus)
         ],
         "ranks": ranks,
@@ -98,6 +109,14 @@ def read_node(runtime: Runtime, more: Message) -> Message:
         ],
     }  # fmt: skip
     return limit_ranks(answer)
+
+
+def _read_pace(rank: object, paces: Mapping[int, RankPace], values: Mapping[int, float]) -> Message:
+    """Return what is known about the pace of a rank: the parts of its time, and its last number."""
+    if not isinstance(rank, int):
+        return {}
+    parts = {name: round(share, 3) for name, share in vars(paces[rank]).items()} if rank in paces else None
+    return {"pace": parts, **({"value": values[rank]} if rank in values else {})}
 
 
 def limit_ranks(answer: Message) -> Message:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 
-from launcher.control.table import Message, View, number, words
+from launcher.control.received import Message, number, words
+from launcher.control.table import View
 from launcher.core.errors import EXIT_NOT_READY
 from launcher.core.ranks import name_ranks
 from launcher.core.redact import printable, redact

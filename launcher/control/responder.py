@@ -13,6 +13,7 @@ import socket
 import time
 
 from launcher.agent.collector import list_running
+from launcher.agent.hangs import ask_progress
 from launcher.channel import lines
 from launcher.channel.connection import Connection
 from launcher.channel.keys import TOKEN_VARIABLE
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from launcher.agent.coordination import Coordination
     from launcher.agent.runtime import Runtime
     from launcher.core.wire import Line, NodeRank, Raw, Seconds
+    from launcher.observers.stragglers import Numbers
 
     Message = dict[str, object]
     Take = Callable[[Message], None]
@@ -220,9 +222,12 @@ class Responder:
         """Give this node's answer to ``take``, now or later."""
         now = time.monotonic()
         if what == "status":
-            if self._facts is None or now > self._facts[0] + FRESH_S:
-                self._facts = now, read_node(self._runtime, self._describe())
-            take(self._facts[1])
+            if self._facts is not None and now <= self._facts[0] + FRESH_S:
+                take(self._facts[1])
+            elif self._runtime.watch.slow_below is None:
+                self._give_facts((), take)
+            else:
+                ask_progress(self._runtime, lambda numbers: self._give_facts(numbers, take))
         elif what == EXEC:
             self._run(more, take)
         elif len(self._waiting) >= WAITING_MAX:
@@ -237,6 +242,10 @@ class Responder:
                 self._inquiry = Inquiry(running, self._runtime.folder.path)
             if more.get("native") is True:
                 self._inquiry.want_native()
+
+    def _give_facts(self, numbers: Numbers, take: Take) -> None:
+        self._facts = time.monotonic(), read_node(self._runtime, self._describe(), numbers)
+        take(self._facts[1])
 
     def _run(self, more: Mapping[str, object], take: Take) -> None:
         """Run a program of a person, outside the job but not longer, and give its output."""

@@ -1,4 +1,4 @@
-"""Status server: a socket in the run's private folder, at which permitted users ask about the job.
+"""Status server: a socket in the run's private directory, at which permitted users ask about the job.
 
 This module is loaded after the processes have started, and is small: a listening socket in the loop costs
 nothing. `launcher.control.responder`, which answers, is loaded with the first question.
@@ -123,4 +123,4 @@ class StatusServer:
             try:  # noqa: SIM105 - contextlib would be one more module
                 remove_file(self.path)
             except OSError:
-                pass  # its folder is gone already
+                pass  # its directory is gone already

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 
+from launcher.control.received import TEXT_LENGTH, Message, mappings, number, rows_of, words
+from launcher.control.stragglers import find_stragglers
 from launcher.core.frozen import frozen
 from launcher.core.redact import printable
 from launcher.output.progress import clock, duration, gib
@@ -19,8 +21,6 @@ if TYPE_CHECKING:
 
     from launcher.output.tables import Paper
 
-Message = dict[str, object]
-
 VERSION = 1
 HEAD = ("node", "host", "rank", "pid", "state", "cpu", "memory", "GPU", "GPU memory", "last output")
 STATE = HEAD.index("state")
@@ -31,7 +31,6 @@ UNKNOWN = "-"
 EVENTS_SHOWN = 8
 FRAME_LINES = 6
 """Lines of the summary, the table's head with the rules around it, its end, and the note on hidden rows."""
-TEXT_LENGTH = 300
 SCREEN_LINES = 3
 """Further lines on an interactive screen: the command, an empty line, the keys."""
 
@@ -129,6 +128,9 @@ def render_json(view: View) -> str:
         "version": VERSION,
         "nodes": [{"node": rank, **answer} for rank, answer in view.nodes],
         "silent": [{"node": rank, "why": why} for rank, why in view.silent],
+        "stragglers": [
+            {"ranks": one.ranks, "nodes": one.nodes, "what": one.what} for one in find_stragglers(view.nodes)
+        ],
     }
     return json.dumps(document, indent=1) + "\n"
 
@@ -268,9 +270,14 @@ def make_events(view: View) -> list[str]:
     return [text for _, text in reversed(latest)]
 
 
+def name_slow(view: View) -> list[str]:
+    """Return a line about each rank or node that differs from the others."""
+    return [f"slow: {one.name} {one.what}" for one in find_stragglers(view.nodes)]
+
+
 def render_text(view: View) -> str:
     """Return a view as plain lines."""
-    lines = [headline(view), *render_columns(HEAD, make_rows(view)), *make_events(view)]
+    lines = [headline(view), *render_columns(HEAD, make_rows(view)), *name_slow(view), *make_events(view)]
     return "".join(f"{line}\n" for line in [*lines, *([view.note] if view.note else [])])
 
 
@@ -297,7 +304,7 @@ def render_screen(view: View, paper: Paper, order: Order | None = None) -> Shown
     """
     by, skip = (order.by, order.skip) if order is not None else ("node", 0)
     rows, events = make_rows(view, by), make_events(view)
-    tail = [*events, *([view.note] if view.note else [])]
+    tail = [*name_slow(view), *events, *([view.note] if view.note else [])]
     around = FRAME_LINES + len(tail) + SCREEN_LINES
     page = len(rows) if order is None else max(1, paper.height - around)
     shown = rows[skip : skip + page]
@@ -336,28 +343,3 @@ def _render_keys(paper: Paper) -> str:
 def render_terminal(view: View, paper: Paper) -> str:
     """Return a view with the styles of a terminal, in its width."""
     return "".join(f"{line}\n" for line in render_screen(view, paper).lines)
-
-
-def rows_of(answer: Mapping[str, object]) -> list[Message]:
-    """Return the processes of a node's answer."""
-    return mappings(answer, "ranks")
-
-
-def mappings(answer: Mapping[str, object], name: str) -> list[Message]:
-    """Return the objects in a list of an answer; none if it is not a list."""
-    value = answer.get(name)
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
-
-
-def number(message: Mapping[str, object], name: str) -> float | None:
-    """Return a received number; None for anything else."""
-    value = message.get(name)
-    if not isinstance(value, (int, float)) or isinstance(value, bool):
-        return None
-    return value if abs(value) < 1e15 else None  # False for NaN, too
-
-
-def words(message: Mapping[str, object], name: str) -> str:
-    """Return a received text, made safe for a terminal; empty for anything else."""
-    value = message.get(name)
-    return printable(value)[:TEXT_LENGTH] if isinstance(value, str) else ""

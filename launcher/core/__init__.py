@@ -1,7 +1,7 @@
 """Base of all other packages: the vocabulary, errors, frozen values, messages.
 
 Half of it is what must not fail anywhere: redaction, which follows a value to its end through quotes, lists
-and blocks in linear time; files, which are the only place that writes; messages, which check what they receive.
+and blocks in linear time; files, which are the only place that writes; messages, which check what they get.
 """
 
 import time

@@ -8,6 +8,8 @@ where it has one).
 
 from __future__ import annotations
 
+import os
+
 from launcher.core.frozen import frozen
 
 TYPE_CHECKING = False
@@ -120,6 +122,8 @@ KINDS: Mapping[str, type[LauncherError]] = {
     "not executable": CommandNotExecutable,
 }
 """The kinds of errors, as ``errors.txt`` calls them."""
+DOCS, ADDRESS_MAX = "LAUNCHER_DOCS_URL", 200
+"""Variable with the address of the documentation as a site (tools/site.sh), and the limit of its length."""
 WHERE = "command line and environment"
 _rows: dict[str, Block] = {}
 
@@ -144,6 +148,21 @@ def make_error(row: str, /, **values: object) -> LauncherError:
     return KINDS[_find_row(row).fields["status"]](make_problem(row, **values))
 
 
+def name_page(page: str, code: str, environ: Mapping[str, str]) -> str:
+    """Return the address of a code in the documentation, if `DOCS` says where that is; else an empty text.
+
+    Args:
+        page: Page of the site with the code, e.g. ``errors``.
+        code: Code of a problem or of a cause.
+        environ: The environment; what is no plain address in it is ignored.
+    """
+    address = environ.get(DOCS, "").rstrip("/")
+    is_plain = address.isascii() and address.isprintable() and not any(sign in address for sign in " @?#")
+    if not (is_plain and address.startswith(("https://", "http://")) and len(address) <= ADDRESS_MAX):
+        return ""
+    return f"{address}/{page}.html#{code}"
+
+
 def print_problems(error: LauncherError) -> None:
     """Print each problem to standard error: what is wrong, where, and the fix; then the notes."""
     from launcher.core.log import say
@@ -151,7 +170,9 @@ def print_problems(error: LauncherError) -> None:
 
     for problem in error.problems:
         what, where, fix = (quote(text, TEXT_MAX) for text in (problem.what, problem.where, problem.fix))
-        say(f"error: [{problem.code}] {what}\n  from: {where}\n  fix:  {fix}", problem.code)
+        page = name_page("errors", problem.code, os.environ)
+        more = f"\n  docs: {page}" if page else ""
+        say(f"error: [{problem.code}] {what}\n  from: {where}\n  fix:  {fix}{more}", problem.code)
     for note in error.notes:
         say(f"note: {quote(note, TEXT_MAX)}", "note")
 

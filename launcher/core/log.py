@@ -6,6 +6,7 @@ a launcher that has no agent, or none yet. All of them look the same, so their s
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 
@@ -19,6 +20,11 @@ if TYPE_CHECKING:
 PREFIX = "launcher: "
 FORMAT, TIMESTAMPS = "--log-format", "--timestamps"
 FORMAT_VARIABLE, TIMESTAMPS_VARIABLE = "LAUNCHER_LOG_FORMAT", "LAUNCHER_TIMESTAMPS"
+PLATFORM_ATTEMPTS = ("JOBSET_RESTART_ATTEMPT", "SLURM_RESTART_COUNT", "BATCH_TASK_RETRY_ATTEMPT")
+"""Variables with the number of times that the platform has started the job again, in order of precedence.
+
+JobSet's is an annotation of the pod, which a manifest gives to a variable of this name.
+"""
 
 
 class UtcClock:
@@ -55,6 +61,18 @@ class _Style:
 STYLE, CLOCK = _Style(), UtcClock()
 
 
+def read_platform_attempt(environ: Mapping[str, str]) -> int | None:
+    """Return how often the platform has started this job again; None if it does not say."""
+    texts = (environ.get(name, "") for name in PLATFORM_ATTEMPTS)
+    return next((int(text) for text in texts if text.isascii() and text.isdecimal() and len(text) < 10), None)
+
+
+def identify_line() -> dict[str, object]:
+    """Return what every line of a JSON log has: the node, and the platform's attempt, if it counts them."""
+    attempt = read_platform_attempt(os.environ)
+    return {"node": STYLE.node, **({} if attempt is None else {"platform_attempt": attempt})}
+
+
 def use_style(*, as_json: bool, timestamps: bool, node: int | None = None) -> None:
     """Set how our own lines look from now on."""
     STYLE.as_json, STYLE.timestamps, STYLE.node = as_json, timestamps, node
@@ -87,7 +105,7 @@ def render(text: str, event: str, fields: Mapping[str, object] | None = None) ->
     if STYLE.as_json:
         from json import dumps
 
-        found: dict[str, object] = {"time": CLOCK.read(), "node": STYLE.node, "rank": None}
+        found: dict[str, object] = {"time": CLOCK.read(), **identify_line(), "rank": None}
         known = {name: value for name, value in (fields or {}).items() if value is not None}
         found |= {"stream": "launcher", "event": event, **known, "text": "\n".join(lines)}
         return dumps(found, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace") + b"\n"

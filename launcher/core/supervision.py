@@ -183,6 +183,8 @@ class Supervision:
         metrics_towards: Address of node 0, whose network serves the metrics; empty for a single node.
         contact: The check that the processes connect; None for no check.
         timings: Whether the last lines say where the time went.
+        stragglers: Whether a status names the rank that differs from the others.
+        slow_below: A number in the output of a rank below which the rank is slow; None for no such rule.
         preload: What is imported once, before the processes are forked; None to start each by itself.
         events: Path of the file of events, with ``%n`` for the node's rank; None for no file.
         traces: Whether OpenTelemetry gets spans of the job.
@@ -213,6 +215,8 @@ class Supervision:
     metrics_towards: str = ""
     contact: Contact | None = None
     timings: bool = False
+    stragglers: bool = True
+    slow_below: float | None = None
     preload: Preload | None = None
     events: str | None = None
     traces: bool = False

@@ -1,3 +1,3 @@
 """The version of this package, so that other modules need not import `launcher` itself."""
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"

@@ -81,7 +81,11 @@ def choose(job: Case) -> Choice:
         return Choice(asked, f"{options.origins('engine')[0]}")
     if asked == TORCHRUN or needs:
         why = ", ".join(options.origins("engine") if asked == TORCHRUN else needs)
-        return Choice(TORCHRUN, why, _find_python(job, why))
+        python = _find_python(job, why)
+        if asked != TORCHRUN and needs == options.origins("max_restarts"):
+            count = f"{options.number('max_restarts', 0):g}"
+            why += f"; --restarts {count} would report each failure and restart all nodes together"
+        return Choice(TORCHRUN, why, python)
     nodes = "one node" if allocation.node_count == 1 else f"{allocation.node_count} nodes, a fixed number"
     return Choice(PROCESS, f"{nodes}; for torchrun's agent: --engine {TORCHRUN}")
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 CHANGED = ("PATH", "LD_LIBRARY_PATH")
-"""Variables in which Open MPI, called by path, puts its own folders first: 4 on all nodes, 5 on its own."""
+"""Variables in which Open MPI, called by path, puts its directories first: 4 on all nodes, 5 on its own."""
 PARAMETER_OPTIONS = frozenset(("mca", "gmca", "omca", "prtemca", "pmixmca"))
 EXECUTABLES = ("launcher-exec", "bootstrap-exec")
 EVERYWHERE = ("-wdir", "/")
@@ -161,7 +161,7 @@ def plan_variables(job: MpirunJob) -> tuple[tuple[str, str], ...]:
 def changed(mpi: Mpi) -> tuple[str, ...]:
     """Return the variables that mpirun changes for ranks, and that must be restored there.
 
-    Open MPI that is called by path puts its folders first, where a python beside mpirun (all of /usr/bin, for
-    Debian's) would hide the user's python.
+    Open MPI that is called by path puts its directories first, where a python beside mpirun (all of /usr/bin,
+    for Debian's) would hide the user's python.
     """
     return CHANGED if mpi.dialect == OPEN_MPI else ()

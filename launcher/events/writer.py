@@ -132,7 +132,8 @@ class Sink:
 
 
 def append_events(fd: int, path: str) -> None:
-    """Append events to a file, in a process of its own, until there are no more; missing folders are made.
+    """Append events to a file, in a process of its own, until there are no more; missing directories are
+    made.
 
     The file is opened here, too: a network drive that is down blocks that forever.
 

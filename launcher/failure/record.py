@@ -23,10 +23,15 @@ if TYPE_CHECKING:
 SCHEMA = 1
 
 
-def render_json(verdict: Verdict, timings: Mapping[str, object] | None = None) -> str:
+def render_json(
+    verdict: Verdict, timings: Mapping[str, object] | None = None, platform_attempt: int | None = None
+) -> str:
     """Return the failure record, see docs/failures.md, with a newline at the end.
 
-    ``timings``: where the time has gone on the node that writes it.
+    Args:
+        verdict: How the attempt ended.
+        timings: Where the time has gone on the node that writes it.
+        platform_attempt: How often the platform has started the job again; None if it does not say.
     """
     first = verdict.first
     record = {
@@ -40,6 +45,7 @@ def render_json(verdict: Verdict, timings: Mapping[str, object] | None = None) -
         "node_rank": verdict.node_rank,
         "world_size": verdict.world_size,
         "attempt": verdict.attempt,
+        "platform_attempt": platform_attempt,
         "started": CLOCK.render(verdict.started_ns),
         "ended": CLOCK.render(verdict.ended_ns),
         "ended_ns": verdict.ended_ns,

@@ -34,16 +34,18 @@ RETRY = {True: "can help", False: "won't help", None: "unknown"}
 ENDED_BY_US = ("stalled", "other-fabric", "never-met", "left-running", "preempted")
 
 
-def render_text(verdict: Verdict, color: bool = False, *, above: bool = False) -> str:
+def render_text(verdict: Verdict, color: bool = False, *, above: bool = False, page: str = "") -> str:
     """Return the failure report: one screen, see `SCREEN_LINES`, with a newline at the end.
 
-    ``above``: the process's own error output is right above, and is not repeated.
+    ``above``: the process's own error output is right above, and is not repeated. ``page``: address of the
+    page about the first cause.
     """
     if is_stopped_by_hand(verdict):
         return f"launcher: stopped by Ctrl-C (SIGINT), {_seconds(verdict.lasted_ns)} s after the start\n"
     few = (verdict.world_size or 1) <= FEW_RANKS
     limit = SCREEN_LINES if few else SCREEN_LINES_OF_MANY
     head = list(_head(verdict))
+    head += [f"  docs:  {page}"] if page else []
     tail = _cut_lines(list(_tail(verdict)), limit - len(head) - QUOTED_MIN)
     news = _leave_out_said(verdict)
     room = limit - len(head) - len(tail) - bool(verdict.traceback) - bool(news)

@@ -64,7 +64,7 @@ HOSTS_NAMED = 4
 def find_meeting(
     request: Request, script: Script, environ: Mapping[str, str], scope: Scope, topology: Topology, host: Host
 ) -> Horovod:
-    """Return how the processes of this job connect; reads the script, and the folders of its Python.
+    """Return how the processes of this job connect; reads the script, and the directories of its Python.
 
     ``script`` is what the command runs; ``scope`` is how often the launcher was started.
 

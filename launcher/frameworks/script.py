@@ -39,7 +39,8 @@ class Script:
         text: The text. Path and text are empty without a script.
         modules: The modules that it imports, and whether each is imported unconditionally. They are only read
             if the text contains one of `FRAMEWORKS`.
-        folders: Folders that its Python searches for modules before its own: the script's, and PYTHONPATH.
+        folders: Directories that its Python searches for modules before its own: the script's, and
+        PYTHONPATH.
     """
 
     path: str = ""
@@ -111,7 +112,7 @@ def _make(path: str, text: str, module: str = "", folders: tuple[str, ...] = ())
 
 
 def _list_near(first: str, flags: tuple[str, ...], environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the folders that a Python searches before its own; the implicit one is first."""
+    """Return the directories that a Python searches before its own; the implicit one is first."""
     own = {*"".join(word for word in flags if word.startswith("-"))}
     is_here = not (own & {"I", "P"} or environ.get("PYTHONSAFEPATH"))
     asked = "" if own & {"I", "E"} else environ.get("PYTHONPATH", "")
@@ -119,7 +120,7 @@ def _list_near(first: str, flags: tuple[str, ...], environ: Mapping[str, str]) -
 
 
 def _find_file(name: str, flags: tuple[str, ...], python: str, environ: Mapping[str, str], host: Host) -> str:
-    """Return the file of a module; empty if none. Searches our folder, PYTHONPATH, and Python's folders."""
+    """Return the file of a module; empty if none. Searches our directory, PYTHONPATH, then Python's own."""
     if host.is_recorded() or not name:
         return ""
     found = find_module(name, _list_near(".", flags, environ))

@@ -1,7 +1,7 @@
 """Code that runs inside the training processes, in any Python and environment.
 
 `arm` is called by `launcher.setup`, and by `launcher.hook.enter.enter`, which is called by the line that
-``launcher hook install`` adds to a site-packages folder. If no launcher has set the variables, `arm` costs
+``launcher hook install`` adds to a site-packages directory. If no launcher has set the variables, `arm` costs
 the import of two small modules.
 
 This package runs on Python 3.8 and newer and imports nothing of the launcher but itself and
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 STACKS_VARIABLE = "LAUNCHER_STACKS_FILE"
 """Variable with the path of the file for the stacks of a process and its children."""
 STACKS_NAME = "stacks.txt"
-"""Name of that file, in a folder of its own for each process."""
+"""Name of that file, in a directory of its own for each process."""
 ERROR_VARIABLE = "TORCHELASTIC_ERROR_FILE"
 """Variable with the path of the file for the exception that ends a process (torch's error-file protocol)."""
 

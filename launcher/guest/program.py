@@ -92,7 +92,7 @@ def is_job(program: str, folder: str = "") -> bool:
 
     Args:
         program: Program as returned by `find_program`.
-        folder: The folder in which Python looks first for a module: the working directory.
+        folder: The directory in which Python looks first for a module: the working directory.
     """
     if not program:
         return False
@@ -109,7 +109,7 @@ def is_job(program: str, folder: str = "") -> bool:
 
 
 def _is_module_of(folder: str, name: str) -> bool:
-    """Whether a folder itself has a module: the user's own with a tool's name, but not the launcher's own."""
+    """Whether a directory has a module itself: the user's own with a tool's name, not the launcher's own."""
     words = name.split(".")
     ours = words[0] in ("launcher", "cluster_launcher")
     if ours and os.path.isfile(os.path.join(folder, "launcher", "hook", "enter.py")):

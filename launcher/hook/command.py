@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 NOT_AS_IT_SHOULD = 1
 UNPACKED = "launcher-pyz-"
-"""How the folder begins in which launcher.pyz unpacks itself (tools/pyz/__main__.py)."""
+"""How the directory begins in which launcher.pyz unpacks itself (tools/pyz/__main__.py)."""
 
 
 def hook(
@@ -106,7 +106,7 @@ def _refuse_managed(place: HookPlace, admitted: bool) -> None:
 
 
 def _refuse_unpacked() -> None:
-    """Refuse a hook into the folder of launcher.pyz: a clean-up may remove it."""
+    """Refuse a hook into the directory of launcher.pyz: a clean-up may remove it."""
     if f"/{UNPACKED}" in enter_file():
         raise make_error("hook-of-one-file", path=enter_file())
 
@@ -114,7 +114,7 @@ def _refuse_unpacked() -> None:
 def _refuse_writable(paths: Sequence[str]) -> None:
     """Refuse root a launcher, or a Python of it, that other users can change; warn other users of it.
 
-    In folders that others can change anyway the hook opens nothing, and a warning is enough.
+    In directories that others can change anyway the hook opens nothing, and a warning is enough.
 
     Args:
         paths: The files of the hook: what reads one of them may not read another one.
@@ -131,7 +131,7 @@ def _refuse_writable(paths: Sequence[str]) -> None:
 
 
 def _warn_closed() -> None:
-    """Warn if other users cannot enter the launcher's folder: their jobs run without the hook."""
+    """Warn if other users cannot enter the launcher's directory: their jobs run without the hook."""
     closed = files.find_closed_folder(enter_file())
     if closed is not None:
         say(

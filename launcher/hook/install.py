@@ -29,7 +29,7 @@ def install(path: str, text: str, *, force: bool = False) -> str:
 
     Raises:
         UsageError: The file belongs to another program, or lines were added to ours.
-        NotReady: The file cannot be read, or the folder cannot be written to.
+        NotReady: The file cannot be read, or the directory cannot be written to.
     """
     old = read_own(path)
     if old == text:
@@ -53,7 +53,7 @@ def remove(path: str, text: str, *, force: bool = False) -> str:
 
     Raises:
         UsageError: The file belongs to another program, or lines were added to ours.
-        NotReady: The file cannot be read, or the folder cannot be written to.
+        NotReady: The file cannot be read, or the directory cannot be written to.
     """
     old = read_own(path)
     if old is None:
@@ -124,7 +124,7 @@ def read_own(path: str) -> str | None:
 
 
 def find_closed_folder(path: str) -> str | None:
-    """Return the nearest folder above a file that not all users can enter; None if all can reach the file."""
+    """Return the nearest directory above a file that not all users can enter; None if all can reach it."""
     while path != "/":
         path = os.path.dirname(path)
         try:
@@ -141,7 +141,7 @@ def find_unsafe(package: str) -> str | None:
     These are a ``pyvenv.cfg``, which names the library, and the library without installed packages.
 
     Args:
-        package: The folder of the launcher.
+        package: The directory of the launcher.
     """
     folder = os.path.dirname(sys.executable)
     settings = [os.path.join(one, "pyvenv.cfg") for one in (folder, os.path.dirname(folder))]
@@ -151,12 +151,12 @@ def find_unsafe(package: str) -> str | None:
 
 
 def find_writable(path: str) -> str | None:
-    """Return the command that takes the first file or folder from other users who can change what is run.
+    """Return the command that takes the first file or directory from other users who can change what is run.
 
     None if only root and this user can. Links are followed: an installer may have made a package of links.
 
     Args:
-        path: A file that the hook names, or the folder of a package.
+        path: A file that the hook names, or the directory of a package.
     """
     todo, known = [path], {os.path.realpath(path)}
     while todo:
@@ -178,7 +178,7 @@ def find_writable(path: str) -> str | None:
 
 
 def find_writable_above(path: str) -> str | None:
-    """Return the same of a path and the folders above it; those that are missing are made by this user."""
+    """Return the same of a path and the directories above it; this user makes those that are missing."""
     for above in filter(os.path.lexists, _list_above(path)):
         if mend := _mend(above, is_above=above != path):
             return f"{mend[0]} {mend[1]} {shlex.quote(above)}"
@@ -190,7 +190,7 @@ def _mend(path: str, *, is_above: bool) -> tuple[str, str] | None:
     found = os.lstat(path)
     if found.st_uid not in (0, os.geteuid()):
         return "chown", f"-h {os.geteuid()}:{os.getegid()}"
-    # The sticky bit protects the files of a folder, but does not keep new ones out
+    # The sticky bit protects the files of a directory, but does not keep new ones out
     if stat.S_ISLNK(found.st_mode) or (is_above and found.st_mode & stat.S_ISVTX):
         return None
     by_group = found.st_mode & stat.S_IWGRP and found.st_gid not in (0, os.getegid())
@@ -200,7 +200,7 @@ def _mend(path: str, *, is_above: bool) -> tuple[str, str] | None:
 
 
 def _list_above(path: str) -> list[str]:
-    """Return a path, all folders above it, and the same of all links among them."""
+    """Return a path, all directories above it, and the same of all links among them."""
     found: list[str] = []
     todo = [path]
     while todo:

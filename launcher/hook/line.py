@@ -1,6 +1,6 @@
 """The line that a Python runs when it starts. Without a job it only looks at the environment.
 
-A ``.pth`` file in a folder that `site` reads contains the line. In a folder that only PYTHONPATH names
+A ``.pth`` file in a directory that `site` reads contains the line. In a directory that only PYTHONPATH names
 (``pip install --target``) the file is a ``sitecustomize.py``, which `site` imports. The look at the
 environment loads no module: `os` has loaded `posix`, and `posix.environ` is a plain dictionary and so faster
 than `os.environ`. One string holds all names, because that compiles faster. A broken or deleted launcher

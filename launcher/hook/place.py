@@ -1,4 +1,4 @@
-"""Target of the hook: a Python environment, and the folder in it that its Python reads at start."""
+"""Target of the hook: a Python environment, and the directory in it that its Python reads at start."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ print(json.dumps({
 
 @frozen
 class HookPlace:
-    """A Python environment and the folder for the hook.
+    """A Python environment and the directory for the hook.
 
     Attributes:
         kind: ``venv``, ``conda``, ``pyenv``, ``system`` or ``target``.
         prefix: Path of the environment.
         python: Its Python; empty for a target, which any Python may use.
         version: Version of its Python, e.g. ``"3.11.2"``; empty for a target.
-        folder: Folder of the hook's file.
+        folder: Directory of the hook's file.
         managed: The file that marks the environment as managed by a distribution; empty if none.
     """
 
@@ -55,8 +55,8 @@ def find_place(prefix: str, *, user: bool = False) -> HookPlace:
     """Return the place in an environment.
 
     Args:
-        prefix: Its folder or its Python.
-        user: Whether to use the folder of the user's own packages instead of the environment's.
+        prefix: Its directory or its Python.
+        user: Whether to use the directory of the user's own packages instead of the environment's.
 
     Raises:
         UsageError: It is not a Python environment, or the hook does not support it.
@@ -75,10 +75,10 @@ def find_place(prefix: str, *, user: bool = False) -> HookPlace:
 
 
 def find_target(folder: str) -> HookPlace:
-    """Return the place for a folder of ``pip install --target``.
+    """Return the place for a directory of ``pip install --target``.
 
     Raises:
-        UsageError: The folder does not exist.
+        UsageError: The directory does not exist.
     """
     if not os.path.isdir(folder):
         raise make_error("no-target", path=folder)
@@ -127,7 +127,7 @@ def _ask(python: str) -> Facts:
 
 
 def _choose_folder(facts: Facts) -> str:
-    """Return the folder for packages if `site` reads it, else the first folder that `site` reads."""
+    """Return the directory for packages if `site` reads it, else the first directory that `site` reads."""
     read = facts["read"]
     return str(facts["folder"] if facts["folder"] in read or not read else read[0])
 

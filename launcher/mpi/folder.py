@@ -1,4 +1,4 @@
-"""The private folder of a job on a node, in which ranks find the socket of their node's launcher."""
+"""The private directory of a job on a node, in which ranks find the socket of their node's launcher."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 SOCKET = "ranks"
 FOLDERS = ("/dev/shm", "/tmp", "/var/tmp")  # noqa: S108 - mode 700, and the owner is checked
-"""Places for the folder, in order of preference; ranks search them in the same order."""
+"""Places for the directory, in order of preference; ranks search them in the same order."""
 
 
 def folder_name(job: str) -> str:
-    """Return the name of a job's folder.
+    """Return the name of a job's directory.
 
     Raises:
         Garbled: The launcher never gives a job this name.
@@ -33,9 +33,9 @@ def folder_name(job: str) -> str:
 
 
 def find_socket(job: str) -> str | None:
-    """Return the path of the socket on this node; None if this job has no folder here.
+    """Return the path of the socket on this node; None if this job has no directory here.
 
-    The folder counts only if it belongs to our user and no other user has access: in /tmp every user can
+    The directory counts only if it belongs to our user and no other user has access: in /tmp every user can
     create one.
 
     Raises:
@@ -52,7 +52,7 @@ def find_socket(job: str) -> str | None:
 
 
 def _list_folders(name: str) -> Iterator[str]:
-    """Yield the paths at which the folder may be, see `make_folder`."""
+    """Yield the paths at which the directory may be, see `make_folder`."""
     for base in FOLDERS:
         yield os.path.join(base, name)
     for base in FOLDERS:
@@ -61,13 +61,13 @@ def _list_folders(name: str) -> Iterator[str]:
 
 
 def make_folder(job: str) -> str:
-    """Create the folder, or return an existing one of this job.
+    """Create the directory, or return an existing one of this job.
 
-    An existing folder belongs to another launcher of this job, which is running or was killed. If others have
-    taken its name everywhere, a random number follows: the job is on the command line, for all to read.
+    An existing directory belongs to another launcher of this job, which is running or was killed. If others
+    have taken its name everywhere, a random number follows: the job is on the command line, for all to read.
 
     Raises:
-        OSError: The folder can be created in none of `FOLDERS`.
+        OSError: The directory can be created in none of `FOLDERS`.
     """
     refused: OSError = FileExistsError("all belong to another user")
     name = folder_name(job)
@@ -105,7 +105,7 @@ def is_dead(path: str) -> bool:
 
 
 def remove_folder(path: str) -> None:
-    """Remove the folder of a socket, with the socket and what killed ranks have left there."""
+    """Remove the directory of a socket, with the socket and what killed ranks have left there."""
     files.remove_tree(os.path.dirname(path))
 
 

@@ -44,7 +44,7 @@ class Lead:
 
         Args:
             job: The job.
-            guard: Removes the job's folder if we are killed before there is a watchdog of the agent.
+            guard: Removes the job's directory if we are killed before there is a watchdog of the agent.
             gate: Where the other nodes come.
         """
         self.job = job

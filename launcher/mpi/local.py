@@ -1,8 +1,8 @@
 """The ranks that mpirun has started on this node: their wrappers connect to the launcher of the node.
 
 The launcher passes their reports to the head, and the head's messages to them. Ranks find it by a socket in a
-private folder. If the head is lost, the ranks have their grace here. At the end, and before each restart, all
-that the job has left on the node is ended.
+private directory. If the head is lost, the ranks have their grace here. At the end, and before each restart,
+all that the job has left on the node is ended.
 """
 
 from __future__ import annotations

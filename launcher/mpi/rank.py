@@ -203,8 +203,8 @@ class RankCoordination:
     def coordinate(self) -> Coordination:
         """Return what the agent asks and reports.
 
-        The head reports a signal once for all ranks, and the folder of the logs is known. If we are killed,
-        the kernel kills our process, and the launcher kills what that has started.
+        The head reports a signal once for all ranks, and the directory of the logs is known. If we are
+        killed, the kernel kills our process, and the launcher kills what that has started.
         """
         return Coordination(
             self._attach, self._gather, speaks=False, guards=False, name_run=lambda own: self._channel.job,
@@ -384,7 +384,7 @@ def prepare(
     told["TMPDIR"] = os.path.dirname(channel.path)  # the launcher removes what a killed rank leaves
     if plan.widen_cpus:
         widen_cpus()
-    # All ranks of a node write their logs below one folder
+    # All ranks of a node write their logs below one directory
     log_id = channel.job if plan.supervision.log_dir else ""
     coordination = RankCoordination(channel, put, briefing.grace_s)
     # The head makes the lines; a variable that it has forwarded to us asks for them, too
@@ -442,7 +442,7 @@ def read_place(environ: Mapping[str, str]) -> Started:
 def apply_briefing(environ: Mapping[str, str], briefing: Briefing) -> dict[str, str]:
     """Return the environment with the head's variables, byte for byte.
 
-    mpirun passes them on as well, but Open MPI puts its own folders in front of PATH. Variables for the
+    mpirun passes them on as well, but Open MPI puts its own directories in front of PATH. Variables for the
     launcher of this node are removed: the head has passed on those that are for ranks.
     """
     from launcher.planning.settings import CONSUMED

@@ -142,7 +142,7 @@ def open_gate(fleet: Fleet, environ: Mapping[str, str], folder: str, export: str
     Args:
         fleet: The nodes.
         environ: The launcher's environment.
-        folder: The job's private folder.
+        folder: The job's private directory.
         export: Shell text before the command line of each program.
 
     Raises:
@@ -256,7 +256,7 @@ def _is_named(plan: Plan, fact: Fact) -> bool:
 
 
 def prepare_folder(agent: Starter, job: str) -> str:
-    """Return the job's new folder, with the files that mpirun reads.
+    """Return the job's new directory, with the files that mpirun reads.
 
     Raises:
         NotReady: It cannot be made, or they cannot be written.
@@ -270,7 +270,7 @@ def prepare_folder(agent: Starter, job: str) -> str:
 
 
 def write_files(agent: Starter, folder: str) -> None:
-    """Write the files that mpirun reads into the job's folder.
+    """Write the files that mpirun reads into the job's directory.
 
     Raises:
         NotReady: They cannot be written.

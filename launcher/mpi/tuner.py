@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from launcher.process.watchdog import Watchdog
     from launcher.remote.hub import Gate
 
-COMMANDS = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - mkdtemp makes a folder of mode 700
+COMMANDS = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - mkdtemp makes a directory of mode 700
 """Places for the programs, in this order: in containers /dev/shm is often mounted noexec."""
 PDSH, MODULE = "pdsh", "deepspeed.launcher.runner"
 
@@ -104,7 +104,7 @@ def run_tuner(
         agent: The autotuner.
         fleet: The nodes.
         environ: The environment of the launcher.
-        folder: A private folder that already contains the agent's files.
+        folder: A private directory that already contains the agent's files.
         job: The job.
         open_gate: Listens for the other nodes, see `launcher.mpi.start.open_gate`.
         guard: See `launcher.mpi.lead.Lead`.
@@ -137,7 +137,7 @@ def run_tuner(
 
 
 def make_commands() -> str:
-    """Return a new private folder from which programs can be run.
+    """Return a new private directory from which programs can be run.
 
     Raises:
         NotReady: There is none in any of `COMMANDS`.

@@ -62,7 +62,7 @@ def _span(numbers: Iterable[float]) -> str:
 
 
 def find_numbers(pattern: str, tails: Mapping[int, bytes]) -> list[tuple[int, float]]:
-    """Return the number in the last match of each rank: its first group, else the last number in it.
+    """Return the number in the last match of each rank: its group ``value``, its first, or all of it.
 
     Args:
         pattern: Regular expression of ``--progress-pattern``.
@@ -75,7 +75,8 @@ def find_numbers(pattern: str, tails: Mapping[int, bytes]) -> list[tuple[int, fl
         if not matches:
             continue
         last = matches[0]
-        text = (last.group(1) if search.groups else last.group()) or b""
+        group = "value" if "value" in search.groupindex else min(search.groups, 1)
+        text = last.group(group) or b""
         words = NUMBER.findall(text.decode("ascii", "replace"))
         if words:
             found.append((rank, float(words[-1].replace(",", "").replace("_", ""))))

@@ -29,6 +29,7 @@ ROLES = ("chief", "worker", "ps", "evaluator")
 SIZE_UNITS = {"": 0, "K": 10, "M": 20, "G": 30}
 TIME_UNITS = {"s": 1, "m": 60, "h": 3600}
 DAY_S = 86400
+AMOUNT_LENGTH = 18
 PROCESS_LIMIT = 4096
 """Limit of processes on one node: more than any node has GPUs or cores."""
 UNCATCHABLE = ("KILL", "STOP")
@@ -55,6 +56,17 @@ def number(low: str = "0", high: str = str(COUNT_LIMIT - 1), *words: str) -> Par
             return text if text in words else parse_int(text, int(low), int(high) + 1)
         except Malformed as error:
             _refuse(f"{error}, or {_or(words)}" if words else str(error))
+
+    return parse
+
+
+def amount() -> Parse:
+    """Accept a number that is not negative: ``300``, ``0.5``."""
+
+    def parse(text: str) -> float:
+        if not text.replace(".", "", 1).isdecimal() or not text.isascii() or len(text) > AMOUNT_LENGTH:
+            _refuse("a number such as 300 or 0.5")
+        return float(text)
 
     return parse
 
@@ -289,6 +301,7 @@ KINDS: dict[str, Callable[..., Parse]] = {
     "number": number,
     "duration": duration,
     "limits": limits,
+    "amount": amount,
     "size": size,
     "list": list_of,
     "words": words,

@@ -25,6 +25,7 @@ OTHER_VARIABLES = (
     *("LAUNCHER_DRY_RUN", "LAUNCHER_REPLAY"),  # for commands
     *("LAUNCHER_DISABLE", "LAUNCHER_ENTRYPOINT"),  # for entry points
     "LAUNCHER_CONFIG",  # a file of defaults
+    "LAUNCHER_DOCS_URL",  # for messages, where the documentation is
     "LAUNCHER_TOKEN",  # authenticates the launchers of a job
     *("LAUNCHER_LAUNCHED", "LAUNCHER_RUN_ID", "LAUNCHER_STACKS_FILE"),  # set in the processes
     "LAUNCHER_STARTS_FILE",  # set in torchrun's agent

@@ -286,7 +286,8 @@ def _read_files(
 
 
 def find_beside(command: Sequence[str], host: Host) -> str:
-    """Return the ``launcher.toml`` beside a command's script or in the nearest folder above; empty if none.
+    """Return the ``launcher.toml`` beside a command's script or in the nearest directory above; empty if
+    none.
 
     A command without a script that can be seen has that of the working directory.
     """

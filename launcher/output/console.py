@@ -193,7 +193,7 @@ class LogFile(Console):
     """
 
     def __init__(self, path: str, rotate_bytes: int = 0, *, inside: tuple[int, str] | None = None) -> None:
-        """Open or create the file, and the folders above it.
+        """Open or create the file, and the directories above it.
 
         Args:
             path: Its path, for messages.

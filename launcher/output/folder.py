@@ -1,8 +1,8 @@
 """Directory of one run: log files, and the files in which a process reports its failure.
 
 With ``--log-dir DIR`` it is ``DIR/nodeN_XXXXXXXX/attempt_A/LOCAL_RANK/`` with ``stdout.log`` and
-``stderr.log``, as in torchrun. Otherwise it is a private folder under TMPDIR, removed after the run unless it
-contains logs.
+``stderr.log``, as in torchrun. Otherwise it is a private directory under TMPDIR, removed after the run unless
+it contains logs.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class RunFolder:
     """Folders and files of one run on this node.
 
     Attributes:
-        path: Its path without links, which guests follow; None if no folder can be created.
+        path: Its path without links, which guests follow; None if no directory can be created.
         fd: Its descriptor. We make all files through it, so they are here whatever happens to the path.
         keeps: Whether it is kept after the run.
     """
@@ -82,7 +82,7 @@ class RunFolder:
         return None if self.fd is None or self.path is None else (self.fd, self.path)
 
     def of_process(self, attempt: int, process: str) -> str | None:
-        """Return the folder of one process (its local rank or name), created if missing; None if it fails."""
+        """Return the directory of one process (local rank or name), created if missing; None if it fails."""
         if self.fd is None:
             return None
         inside = f"attempt_{attempt}/{process}"
@@ -95,9 +95,9 @@ class RunFolder:
         return f"{self.path}/{inside}"
 
     def file(self, attempt: int, process: str, name: str) -> str | None:
-        """Return the path of a file for one process; None without a folder.
+        """Return the path of a file for one process; None without a directory.
 
-        In a temporary directory all files are side by side: a folder for each process would cost 0.2 ms.
+        In a temporary directory all files are side by side: a directory for each process would cost 0.2 ms.
         """
         if self.path is None:
             return None
@@ -107,9 +107,10 @@ class RunFolder:
         return f"{self.path}/{attempt}_{process}_{name}"
 
     def variables(self, attempt: int, process: str, environ: Mapping[str, str]) -> dict[str, str]:
-        """Return the variables that tell a process the paths of its files; none without a folder.
+        """Return the variables that tell a process the paths of its files; none without a directory.
 
-        With them comes PYTHONPATH, with a folder of ours in front: see `launcher.guest.site.sitecustomize`.
+        With them comes PYTHONPATH, with a directory of ours in front: see
+        `launcher.guest.site.sitecustomize`.
 
         Args:
             attempt: Number of the attempt.
@@ -137,7 +138,7 @@ class RunFolder:
         return path
 
     def open_log(self, attempt: int, process: str, stream: str, rotate_bytes: int) -> LogFile:
-        """Open a process's ``stdout.log`` or ``stderr.log``; from now on the folder is kept.
+        """Open a process's ``stdout.log`` or ``stderr.log``; from now on the directory is kept.
 
         Raises:
             NotReady: It cannot be written.
@@ -151,10 +152,10 @@ class RunFolder:
             raise cannot_write(path, error) from error
 
     def private_folders(self) -> Iterator[str]:
-        """Yield folders that only we and root can enter, on local file systems; creates missing ones.
+        """Yield directories that only we and root can enter, on local file systems; creates missing ones.
 
-        They are removed after the run. Log folders are not among them: other users may read them, and their
-        file system may not support sockets and pipes. Their paths have no links: clients follow none.
+        They are removed after the run. Log directories are not among them: other users may read them, and
+        their file system may not support sockets and pipes. Their paths have no links: clients follow none.
         """
         for place, folder in enumerate(self._private):
             if folder != self.path and folder not in self._made:
@@ -175,7 +176,7 @@ class RunFolder:
                 yield path
 
     def remove(self) -> None:
-        """Remove the private folders; of one that contains logs, only the files of the processes in it."""
+        """Remove the private directories; of one with logs, only the files of the processes in it."""
         for folder in self._private:
             if folder == self.path and self.keeps:
                 _remove_files(folder, but=REPORT)
@@ -184,7 +185,7 @@ class RunFolder:
 
 
 def _remove_files(folder: str, *, but: str) -> None:
-    """Remove the files of a folder of ours, except those whose names begin so; folders in it stay."""
+    """Remove the files of a directory of ours, except those whose names begin so; directories in it stay."""
     try:
         for entry in os.scandir(folder):
             if not entry.name.startswith(but) and not entry.is_dir(follow_symlinks=False):
@@ -194,7 +195,7 @@ def _remove_files(folder: str, *, but: str) -> None:
 
 
 def _read_path(fd: int) -> str:
-    """Return the path of a folder without links; empty if unknown."""
+    """Return the path of a directory without links; empty if unknown."""
     try:
         path = os.readlink(f"/proc/self/fd/{fd}")
     except OSError:
@@ -203,7 +204,7 @@ def _read_path(fd: int) -> str:
 
 
 def put_first(before: str) -> str:
-    """Return a PYTHONPATH with our folder in front."""
+    """Return a PYTHONPATH with our directory in front."""
     is_there = before.split(os.pathsep)[0] == SITE  # from a launcher around this one
     return before if is_there else os.pathsep.join(filter(None, (SITE, before)))
 
@@ -221,7 +222,7 @@ def note_start(environ: MutableMapping[str, str]) -> None:
 
 
 def cannot_write(path: str, error: OSError) -> NotReady:
-    """Return the error for a log file or folder that cannot be written, with its fix.
+    """Return the error for a log file or directory that cannot be written, with its fix.
 
     Its text is here and not in ``errors.txt``, which cannot be read once there are no descriptors left.
     """

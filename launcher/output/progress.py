@@ -188,6 +188,8 @@ BUSY_PERCENT = 99
 LIBRARY = "libnvidia-ml.so.1"
 NOT_SUPPORTED = 3
 """NVML_ERROR_NOT_SUPPORTED, e.g. for the utilization of a MIG instance."""
+SM_CLOCK = 1
+"""NVML_CLOCK_SM."""
 
 
 @frozen
@@ -199,12 +201,16 @@ class GpuUse:
         memory_percent: Share of the time in which its memory was read or written.
         used_bytes: Memory in use, by any process.
         total_bytes: Its whole memory.
+        clock_mhz: Clock of its processors; None if NVML does not tell.
+        reasons: NVML's mask of why the clock is reduced, see `launcher.machine.nvml.THROTTLE`.
     """
 
     busy_percent: int | None
     memory_percent: int
     used_bytes: int
     total_bytes: int
+    clock_mhz: int | None = None
+    reasons: int = 0
 
     @property
     def works(self) -> bool:
@@ -268,7 +274,8 @@ class Nvml:
 
     Source:
         NVML API reference: nvmlInit_v2, nvmlDeviceGetHandleByIndex_v2, nvmlDeviceGetHandleByUUID,
-        nvmlDeviceGetUtilizationRates, nvmlDeviceGetMemoryInfo.
+        nvmlDeviceGetUtilizationRates, nvmlDeviceGetMemoryInfo, nvmlDeviceGetClockInfo,
+        nvmlDeviceGetCurrentClocksThrottleReasons.
     """
 
     def __init__(self, library: str, visible_devices: str | None = None) -> None:
@@ -317,7 +324,15 @@ class Nvml:
             if error.errno != NOT_SUPPORTED:
                 raise
         self._call("nvmlDeviceGetMemoryInfo", handle, sizes)
-        return GpuUse(busy, rates[1], sizes[2], sizes[0])
+        clock, reasons = ctypes.c_uint(), ctypes.c_ulonglong()
+        clock_mhz: int | None = None
+        try:
+            self._call("nvmlDeviceGetClockInfo", handle, SM_CLOCK, ctypes.byref(clock))
+            self._call("nvmlDeviceGetCurrentClocksThrottleReasons", handle, ctypes.byref(reasons))
+            clock_mhz = clock.value
+        except (OSError, AttributeError):  # a part of a GPU, or a library without them
+            pass
+        return GpuUse(busy, rates[1], sizes[2], sizes[0], clock_mhz, reasons.value)
 
     def _call(self, name: str, *arguments: object) -> None:
         status = getattr(self._library, name)(*arguments)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 
-from launcher.core.log import CLOCK, PREFIX, STYLE, use_style
+from launcher.core.log import CLOCK, PREFIX, identify_line, use_style
 from launcher.core.supervision import STDERR, STDOUT, Supervision
 from launcher.output.console import BACKLOG_LIMIT_BYTES, Console, LogFile, Screen, share_screens
 from launcher.output.folder import RunFolder
@@ -172,7 +172,7 @@ class OutputRouter:
         """Return how the lines of a stream look on its screen."""
         form: PlainLines | JsonLines
         if self._log.as_json:
-            facts = {"node": STYLE.node, "rank": None if child.called else child.rank}
+            facts = {**identify_line(), "rank": None if child.called else child.rank}
             named = {"process": child.called} if child.called else {}
             form = JsonLines(CLOCK, {**facts, "attempt": self._attempt, "stream": NAMES[bit], **named})
         else:

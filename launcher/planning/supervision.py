@@ -93,6 +93,8 @@ def plan_supervision(
         events=options.text("events") or None,
         traces=traces,
         timings=options.switch("timings"),
+        stragglers=options.switch("stragglers", True),
+        slow_below=None if options.get("slow_below") is None else options.number("slow_below", 0.0),
         proof=proof,
         preemption=preemption,
         metrics_port=int(options.number("metrics_port", 0)),

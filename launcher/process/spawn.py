@@ -52,7 +52,7 @@ class Child:
 
     @property
     def folder(self) -> str:
-        """The name of its log folder: as in torchrun for a rank."""
+        """The name of its log directory: as in torchrun for a rank."""
         return self.called.replace(" ", "_") if self.companion else str(self.local_rank)
 
 

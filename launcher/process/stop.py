@@ -13,7 +13,7 @@ import os
 import time
 
 from launcher.core.signal import signal
-from launcher.machine.process import list_pids
+from launcher.machine.process import list_pids, read_stat
 from launcher.process.descendants import find_children, find_descendants, has_ended, is_alive
 from launcher.process.signals import send
 
@@ -49,6 +49,7 @@ class Stopper:
         number: The signal that all get; None before the stop.
         told: The last signal that each process got, by pid.
         left: Descriptions of the processes that outlived those of a job that ended by itself.
+        left_at_s: When the last of them was started, in seconds since boot; None if /proc does not show it.
         gave_up: Whether not even SIGKILL has ended all processes.
         groups: The process groups that we created, as long as they have members.
         started: The processes that we started and have not reaped yet.
@@ -71,6 +72,7 @@ class Stopper:
         self.number: int | None = None
         self.told: dict[int, int] = {}
         self.left = ""
+        self.left_at_s: float | None = None
         self.gave_up = False
         self.groups: set[int | None] = set()
         self.started: set[int] = set()
@@ -203,6 +205,8 @@ class Stopper:
         leaders = self.leaders()
         if any(pid < 0 or is_alive(pid) for pid in leaders):
             self.left = _names(leaders)
+            starts = [found.started_s for found in map(read_stat, leaders) if found]
+            self.left_at_s = max(starts, default=None)
             self._say(f"{len(leaders)} left behind by the job: sending SIGTERM ({self.left})", "left-behind")
         self._tell(leaders)
 

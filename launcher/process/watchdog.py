@@ -229,7 +229,7 @@ def close_others(kept: Iterable[int]) -> None:
             try:  # noqa: SIM105
                 os.close(number)
             except OSError:
-                pass  # the descriptor of the listed folder itself
+                pass  # the descriptor of the listed directory itself
 
 
 def _list_descriptors() -> Iterable[int]:

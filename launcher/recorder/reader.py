@@ -21,7 +21,7 @@ PIECE_BYTES = 1 << 20
 PREFIX = "recorder_rank_"
 """Begin of the names of copies that torch's own analyser can read; the rank follows."""
 RUN_FD = 3
-"""Descriptor of the run's folder, if the folder for copies is in it."""
+"""Descriptor of the run's directory, if the directory for copies is in it."""
 JSON_PREFIX, REFUSED_PREFIX = "recorder_json_rank_", "recorder_refused_rank_"
 
 
@@ -57,8 +57,8 @@ def answer(
     Args:
         rank: The rank.
         path: Its dump.
-        task: The folder for copies (``to``; empty for none), its path in the run's
-            folder if it is there (``inside``), and the limits of a file and of all (``file``, ``all``).
+        task: The directory for copies (``to``; empty for none), its path in the run's
+            directory if it is there (``inside``), and the limits of a file and of all (``file``, ``all``).
         used_bytes: Bytes of the copies so far.
     """
     from launcher.core.files import PRIVATE_FOLDER, make_folder, replace_file

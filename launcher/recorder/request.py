@@ -76,8 +76,8 @@ class DumpRequest:
 
     Attributes:
         records: The facts of each rank, as far as they are known, by rank.
-        paths: Copies in the folder for evidence.
-        notes: What was left out of that folder, in sentences.
+        paths: Copies in the directory for evidence.
+        notes: What was left out of that directory, in sentences.
     """
 
     def __init__(
@@ -96,8 +96,8 @@ class DumpRequest:
         Args:
             ranks: Ranks that are expected to answer; ranks with a pipe are asked even if they are not named.
             places: Where they dump: see `launcher.recorder.variables.find_places`.
-            evidence: Folder of this node for copies of the dumps, created if missing; empty for none.
-            run: Descriptor and path of the run's folder; None without one.
+            evidence: Directory of this node for copies of the dumps, created if missing; empty for none.
+            run: Descriptor and path of the run's directory; None without one.
             dump_s: Seconds that a rank has to dump.
             file_bytes: Size of the largest dump that is read.
             all_bytes: Sum of the sizes of the copies.

@@ -59,7 +59,7 @@ def plan_variables(
     Args:
         version: Version of torch.
         environ: The environment of the process.
-        folder: Private local folder of this run: pipes do not work on every network file system.
+        folder: Private local directory of this run: pipes do not work on every network file system.
         attempt: Number of the attempt.
     """
     if version < FIRST or is_off(environ):
@@ -89,10 +89,10 @@ def find_places(environ: Mapping[str, str]) -> Places | None:
 
 
 def find_torch(folders: list[str] | None) -> tuple[int, int] | None:
-    """Return the version of torch in the first of these folders that has it; None without one.
+    """Return the version of torch in the first of these directories that has it; None without one.
 
     Reads ``torch/version.py``: importing torch takes seconds, and its metadata are in one of hundreds of
-    folders.
+    directories.
     """
     for folder in folders or ():
         try:

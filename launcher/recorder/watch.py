@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from launcher.recorder.variables import Places
 
 EVIDENCE = "launcher-evidence"
-"""Name of the folder for evidence, beside the failure record or in the folder of the run."""
+"""Name of the directory for evidence, beside the failure record or in the directory of the run."""
 WORKER = "worker.py"
 """Our program in front of the command in the line of torchrun's agent: see `launcher.engines.torchrun`."""
 
@@ -27,7 +27,7 @@ class Recorder:
     """The flight recorders of the processes that this node starts."""
 
     def __init__(self, make_folder: Callable[[], str | None]) -> None:
-        """Prepare; ``make_folder`` returns a private local folder that is removed after the run."""
+        """Prepare; ``make_folder`` returns a private local directory that is removed after the run."""
         self._make_folder = make_folder
         self._versions: dict[str, tuple[int, int] | None] = {}
         self._places: dict[Places, None] = {}
@@ -35,7 +35,7 @@ class Recorder:
     def plan(self, argv: Sequence[str], environ: Mapping[str, str], attempt: int) -> dict[str, str]:
         """Return the variables for a process; none if its Python has no torch, or is not known.
 
-        A command that is no Python may start the ranks in a container or on another node, where our folder
+        A command that is no Python may start the ranks in a container or on another node, where our directory
         does not exist; torch ends a process that cannot make its pipe there. So only a Python gets one, and a
         shell gets what torch writes at a timeout.
 
@@ -82,7 +82,7 @@ class Recorder:
         return DumpRequest(ranks, list(self._places), evidence=evidence, run=run, dump_s=dump_s)
 
     def end_attempt(self) -> None:
-        """Remove the pipes of an attempt that has ended: a folder that is kept must not have any."""
+        """Remove the pipes of an attempt that has ended: a directory that is kept must not have any."""
         for place in self._places:
             folder, _, stem = place.pipes.rpartition("/")
             try:
@@ -110,14 +110,14 @@ def has_torch(pid: int) -> bool:
 def choose_folder(
     evidence_dir: str | None, failure_file: str | None, run_folder: str | None, node_rank: int | None
 ) -> str:
-    """Return the folder of this node for copies of dumps; empty for none.
+    """Return the directory of this node for copies of dumps; empty for none.
 
-    Several nodes may share the folder above it, which then has the evidence of all of them.
+    Several nodes may share the directory above it, which then has the evidence of all of them.
 
     Args:
-        evidence_dir: The folder that the user wants; None to choose.
-        failure_file: Path of the failure record; its folder comes next, unless it is one of devices.
-        run_folder: Folder of this run, which the caller keeps if it is the one; None for none.
+        evidence_dir: The directory that the user wants; None to choose.
+        failure_file: Path of the failure record; its directory comes next, unless it is one of devices.
+        run_folder: Directory of this run, which the caller keeps if it is the one; None for none.
         node_rank: Rank of this node; None if unknown.
     """
     node = "node" if node_rank is None else f"node{node_rank}"

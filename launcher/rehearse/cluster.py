@@ -54,7 +54,7 @@ FIRST, NODE_COUNT_LIMIT = 10, 200
 """Nodes have addresses 10..209 of one /24."""
 START_TIMEOUT_S = 20.0
 FOLDER, TMPDIR = "/run/cluster", "/run/tmp"
-RUNNING = "/tmp"  # noqa: S108 - the folder in it is made for our user alone
+RUNNING = "/tmp"  # noqa: S108 - the directory in it is made for our user alone
 PLACE_BYTES = 60
 """Length of a directory in which a socket of ours has a path that the kernel takes (107 bytes)."""
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -147,8 +147,8 @@ class Cluster:
 
         Start it in any way: environment, pipes and exit status, also by a signal, pass through. Only TMPDIR
         is the node's own, because nodes share /tmp with the machine and with each other. Open MPI creates a
-        folder there that is named after host and user. Send signals by `kill`: the process that you start may
-        be nsenter, which only waits.
+        directory there that is named after host and user. Send signals by `kill`: the process that you start
+        may be nsenter, which only waits.
 
         It uses `env` and not a shell, which would drop variables with names that it does not allow, such as
         ``com.nvidia.cuda.version``.
@@ -198,7 +198,7 @@ class Cluster:
         self.close()
 
     def _start(self, deadline: float) -> None:
-        """Start the switch, or make the folder that stands in for it; then all nodes at once."""
+        """Start the switch, or make the directory that stands in for it; then all nodes at once."""
         asked = os.environ.get("TMPDIR") or RUNNING
         places = (asked if len(os.fsencode(asked)) <= PLACE_BYTES else RUNNING, RUNNING)
         folder = self._folder = FOLDER if self.isolated else make_private_folder(places)

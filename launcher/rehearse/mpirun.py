@@ -63,7 +63,7 @@ def command_line(
     if mpirun.dialect != OPEN_MPI:
         words = MPICH_LINE if mpirun.dialect == MPICH else INTEL_LINE
         return [mpirun.path, *words.format_map(values).split()]
-    # Called by its path, Open MPI puts its own folder in front of PATH on each node, where a python would
+    # Called by its path, Open MPI puts its own directory in front of PATH on each node, where a python would
     # hide the one that the user meant.
     has_prefix = os.path.dirname(mpirun.path) not in ENVIRON["PATH"].split(":")
     line = [mpirun.path if has_prefix else os.path.basename(mpirun.path)]

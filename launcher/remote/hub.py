@@ -1,6 +1,6 @@
 """Programs that run on other nodes for clients of node 0.
 
-A client (`launcher.remote.rsh`) connects to a socket in a private folder and names a host. Its streams are
+A client (`launcher.remote.rsh`) connects to a socket in a private directory and names a host. Its streams are
 passed on to that node and back.
 """
 

@@ -137,6 +137,6 @@ def _advice(where: str) -> tuple[str, str]:
 
 
 if __name__ == "__main__":
-    # With -I, neither this folder nor that of the package is on the path
+    # With -I, neither this directory nor that of the package is on the path
     sys.path[0:0] = [os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))]
     sys.exit(main(sys.argv[1:]))

@@ -19,7 +19,7 @@ import os
 import sys
 
 if __name__ == "__main__" and not sys.flags.isolated:
-    del sys.path[0]  # this folder, not one of the user's
+    del sys.path[0]  # this directory, not one of the user's
     # Python's own modules before those of PYTHONPATH
     home = os.path.dirname(os.__file__)
     sys.path.sort(key=lambda folder: folder != home and not folder.endswith("/lib-dynload"))

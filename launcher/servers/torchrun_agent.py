@@ -11,7 +11,7 @@ import os
 import sys
 
 if __name__ == "__main__":
-    del sys.path[0]  # this folder: there is no torch in it
+    del sys.path[0]  # this directory: there is no torch in it
     # Python's own modules before those of PYTHONPATH
     home = os.path.dirname(os.__file__)
     sys.path.sort(key=lambda folder: folder != home and not folder.endswith("/lib-dynload"))

@@ -54,7 +54,7 @@ class Inquiry:
     """One stack dump of all processes."""
 
     def __init__(self, processes: Sequence[tuple[int, int]], folder: str | None) -> None:
-        """Prepare to ask these (rank, PID) and all their descendants; their files are below ``folder``."""
+        """Prepare to ask these (rank, PID) and all their descendants; their files are below ``directory``."""
         self._native = False
         self._ranks = list(processes)
         self._family: list[tuple[int, int, int]] = []
@@ -175,7 +175,7 @@ class Inquiry:
 
 
 def write_stacks(folder: int, headline: str, answers: Sequence[Answer]) -> str:
-    """Write all stacks to a new file in a folder, of which this is the descriptor; return its name.
+    """Write all stacks to a new file in a directory, of which this is the descriptor; return its name.
 
     Raises:
         OSError: The file cannot be written.
@@ -284,7 +284,7 @@ def ask(pid: int, path: str) -> None:
 
 
 def find_stacks_file(pid: int, folder: str | None) -> str | None:
-    """Return the file below ``folder`` in which a process answers the stack signal; None if it does not.
+    """Return the file below ``directory`` in which a process answers the stack signal; None if it does not.
 
     The process itself must catch the signal and have the file open. Then the handler is the hook's, and it
     does not write to another file that got the descriptor of one that a script closed.

@@ -59,7 +59,7 @@ def look_at(rank: int, pid: int) -> Answer | None:
         pid,
         command=quote_command(words or [f"[{read_name(pid)}]"], COMMAND_LIMIT),
         state=found.state,
-        call=_name_call(read_file(f"/proc/{pid}/syscall").decode("ascii", "replace").split()),
+        call=read_call(pid),
         kernel=printable(kernel) if kernel != "0" else "",
         folder=read_link(f"/proc/{pid}/cwd"),
         is_python=_is_python(pid),
@@ -71,7 +71,7 @@ def explain_unarmed(pid: int, site: str) -> str:
 
     Args:
         pid: Its PID.
-        site: Folder that the launcher has put into its PYTHONPATH.
+        site: Directory that the launcher has put into its PYTHONPATH.
     """
     environ = read_environ(pid)
     if site not in environ.get("PYTHONPATH", "").split(os.pathsep):
@@ -87,8 +87,9 @@ def explain_unarmed(pid: int, site: str) -> str:
     return "" if _is_interpreter(pid) else "a program with Python inside may not read PYTHONPATH"
 
 
-def _name_call(words: list[str]) -> str:
-    """Return the system call in /proc/PID/syscall; empty for -1, a wait outside of one (a page fault)."""
+def read_call(pid: int) -> str:
+    """Return the system call of a main thread, `RUNNING`, or empty: unknown, or a wait outside of one."""
+    words = read_file(f"/proc/{pid}/syscall").decode("ascii", "replace").split()
     if not words or words[0] == "-1":
         return ""
     return words[0] if words[0] == RUNNING else CALLS.get(words[0], f"system call {words[0]}")

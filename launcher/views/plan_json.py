@@ -127,6 +127,8 @@ def _supervision(plan: Plan) -> dict[str, object]:
         **({} if watch.events is None else {"events": redact(watch.events)}),
         **({"traces": True} if watch.traces else {}),
         **({"timings": True} if watch.timings else {}),
+        **({} if watch.stragglers else {"stragglers": False}),
+        **({} if watch.slow_below is None else {"slow_below": watch.slow_below}),
         **({"log": vars(watch.log)} if watch.log != LogStyle() else {}),
         **({"stdin": watch.stdin} if watch.stdin else {}),
         **({} if watch.preload is None else {"preload": list(watch.preload.modules)}),

@@ -151,3 +151,54 @@ def test_the_metadata_names_addresses(dist: Path) -> None:
     assert all(address.startswith(found["Source"]) for address in found.values())
     assert f"<{found['Security']}>" in Path(ROOT, "SECURITY.md").read_text()
     assert re.search(r"^Author: The cluster-launcher maintainers$", text, re.MULTILINE)
+
+
+def test_a_release_is_built_from_its_tag_and_published_nowhere(clone: Path, tmp_path: Path) -> None:
+    """It asks for the tag, the version and the date first; its hashes and its provenance name every file."""
+    checkout, folder = tmp_path / "checkout", tmp_path / "release"
+    call("git", "clone", "--quiet", clone, checkout)
+    git = ("git", "-C", checkout, "-c", "user.name=a", "-c", "user.email=a@example.com")
+
+    def release() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["bash", checkout / "tools" / "release.sh", folder],
+            env={**clean_environ(), "ENGINE": "none", "PYTHON": sys.executable, "BUILDER_ID": "a builder"},
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+        )
+
+    assert "git tag -s" in release().stderr
+    call(*git, "tag", f"v{__version__}")
+    changes = checkout / "CHANGELOG.md"
+    changes.write_text(re.sub(r"\(unreleased\)", "", changes.read_text()))
+    assert "not committed" in release().stderr
+    call(*git, "commit", "--quiet", "--all", "--message", "a heading without a date")
+    call(*git, "tag", "--force", f"v{__version__}")
+    assert "has no heading" in release().stderr
+    heading = f"## {__version__}"
+    changes.write_text(re.sub(rf"^{heading} *$", f"{heading} (2026-12-01)", changes.read_text(), flags=re.M))
+    call(*git, "commit", "--quiet", "--all", "--message", "the date")
+    call(*git, "tag", "--force", f"v{__version__}")
+
+    done = release()
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "Nothing is published" in done.stdout and "twine upload" in done.stdout
+    assert {path.name for path in folder.iterdir()} == {
+        "dist",
+        "site.tar.gz",
+        "provenance.json",
+        "SHA256SUMS",
+    }
+    call("sh", "-c", f"cd {folder} && sha256sum --check --quiet SHA256SUMS")
+    statement = json.loads((folder / "provenance.json").read_text())
+    hashes = dict(line.split("  ")[::-1] for line in (folder / "SHA256SUMS").read_text().splitlines())
+    del hashes["provenance.json"]
+    assert {one["name"]: one["digest"]["sha256"] for one in statement["subject"]} == hashes
+    commit = call(*git, "rev-parse", "HEAD").strip()
+    definition = statement["predicate"]["buildDefinition"]
+    assert definition["resolvedDependencies"][0]["digest"] == {"gitCommit": commit}
+    assert statement["predicate"]["runDetails"]["builder"]["id"] == "a builder"
+    with tarfile.open(folder / "site.tar.gz") as site:
+        assert "./index.html" in site.getnames()
+    assert "is not empty" in release().stderr

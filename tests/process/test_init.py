@@ -199,6 +199,16 @@ def test_a_command_that_leaves_its_training_in_the_background_has_failed() -> No
     assert done.returncode == 0 and "left" not in done.stderr
 
 
+def test_a_shell_that_has_worked_beside_a_daemon_has_succeeded() -> None:
+    """A resumed training may have little left to do; what it started before is ended, and that is all."""
+    work = f"{sys.executable} -c 'import time; t = time.process_time\nwhile t() < 0.7: pass'"
+    done = launch("run", "--", "bash", "-c", f"sleep 600 & {work}")
+    assert done.returncode == 0 and "left behind" in done.stderr, done.stderr
+    for command in (f"{work}; sleep 600 &", "sleep 600 & sleep 0.7"):  # the work is not the last, or is none
+        done = launch("run", "--", "bash", "-c", command)
+        assert done.returncode == 1 and "[left-running]" in done.stderr, (command, done.stderr)
+
+
 def test_a_setsid_that_does_not_wait_has_failed() -> None:
     """It leads a process group, so it starts its command apart and ends with 0."""
     for front in (("setsid",), ("nice", "setsid", "--fork"), ("nohup", "setsid")):

@@ -412,3 +412,18 @@ def test_a_launcher_that_becomes_its_command_says_that_it_changes_no_line() -> N
     assert warning["event"] == "warning" and "--stay" in str(warning["text"])
     stayed = run_raw("run", *JSON, "--stay", "--", sys.executable, "-c", "print('x')", environ=environ)
     assert [one["text"] for one in objects(stayed.stdout)] == ["x"]
+
+
+def test_the_attempt_of_the_platform_is_in_the_log_and_the_record(tmp_path: Path) -> None:
+    """As JobSet, Slurm and Google Batch count it; what is no number is left out."""
+    record = tmp_path / "record.json"
+    for variable, text, expected in (
+        ("JOBSET_RESTART_ATTEMPT", "3", 3),
+        ("SLURM_RESTART_COUNT", "0", 0),
+        ("BATCH_TASK_RETRY_ATTEMPT", "x", None),
+    ):
+        flags = ("--log-format", "json", "--failure-file", str(record))
+        done = launch("run", *flags, "--", "sh", "-c", "echo hi; exit 3", environ={variable: text})
+        lines = [json.loads(line) for line in (done.stdout + done.stderr).splitlines()]
+        assert len(lines) > 2 and {line.get("platform_attempt") for line in lines} == {expected}
+        assert json.loads(record.read_text())["platform_attempt"] == expected

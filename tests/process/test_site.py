@@ -178,6 +178,15 @@ def test_every_link_leads_to_a_page_and_an_anchor(pages: dict[Path, Page]) -> No
     assert lost == set()
 
 
+def test_every_code_has_an_address(built: tuple[Path, str], pages: dict[Path, Page]) -> None:
+    """With LAUNCHER_DOCS_URL each error and each failure report prints it."""
+    lines = (CHECKOUT / "tests/unit/promises.txt").read_text(encoding="utf-8").split("\n")
+    for kind, page in (("error", "errors"), ("cause", "failures")):
+        codes = {line.split()[1] for line in lines if line.startswith(f"{kind} ")}
+        assert len(codes) > 50
+        assert codes - pages[built[0] / f"{page}.html"].names == set()
+
+
 def test_nothing_is_fetched_from_another_host(built: tuple[Path, str], pages: dict[Path, Page]) -> None:
     """No font, no script, no picture: who reads it tells nobody."""
     fetched = {link for page in pages.values() for link in page.fetched}

@@ -102,7 +102,7 @@ CHOICES: list[tuple[dict[str, Any], dict[str, str], dict[str, Any], str, str]] =
     ({**NODES, "max_restarts": "1"}, {}, TORCH, "torchrun", "--max-restarts 1"),
     ({**NODES, "engine": "process"}, {}, TORCH, "process", "--engine process"),
     ({"engine": "torchrun"}, {}, TORCH, "torchrun", "--engine torchrun"),
-    ({"max_restarts": "3"}, {}, TORCH, "torchrun", "--max-restarts 3"),
+    ({"max_restarts": "3"}, {}, TORCH, "torchrun", "--max-restarts 3; --restarts 3 would report"),
     ({"max_restarts": "0"}, {}, TORCH, "process", "one node"),
     ({}, {"PET_MAX_RESTARTS": "2"}, TORCH, "torchrun", "PET_MAX_RESTARTS='2'"),
     ({}, {"LAUNCHER_MAX_RESTARTS": "2"}, TORCH, "torchrun", "LAUNCHER_MAX_RESTARTS='2'"),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from launcher.cluster.outcome import OF_NODES
 from launcher.core.blocks import read_blocks
-from launcher.core.errors import KINDS, make_error
+from launcher.core.errors import KINDS, make_error, name_page
 from launcher.failure.arbiter import GAVE_UP
 from launcher.failure.symptoms import read_conclusions
 
@@ -81,3 +81,22 @@ def test_values_are_shown_as_they_are() -> None:
     (problem,) = error.problems
     assert problem.what == 'HOROVOD_GLOO_RENDEZVOUS_PORT="{x}\'": expected an integer in 1..65535'
     assert (problem.code, problem.where, error.exit_status) == ("malformed-variable", "environment", 78)
+
+
+def test_a_message_has_the_address_of_its_page_where_the_docs_have_one() -> None:
+    """LAUNCHER_DOCS_URL is printed, so it is an address or nothing."""
+    address = "https://docs.example.com/launcher"
+    for given in (address, f"{address}/"):
+        found = name_page("errors", "usage", {"LAUNCHER_DOCS_URL": given})
+        assert found == f"{address}/errors.html#usage"
+    for given in (
+        "",
+        "docs.example.com",
+        "javascript:x",
+        f"{address}\n",
+        f"{address} x",
+        "https://u:p@h",
+        "https://é",
+    ):
+        assert name_page("errors", "usage", {"LAUNCHER_DOCS_URL": given}) == ""
+    assert name_page("errors", "usage", {"LAUNCHER_DOCS_URL": f"https://{'d' * 200}"}) == ""

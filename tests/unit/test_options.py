@@ -81,6 +81,7 @@ SAMPLE = {
     "preload": ("auto", "torch,transformers.models"),
     "stall_timeout": ("60", "0"),
     "meeting_timeout": ("60", "0"),
+    "slow_below": ("300", "0.5"),
     "metrics_port": ("9400", "1"),
     "engine": ("process", "torchrun"),
     "hosts": ("node0,node1", "10.0.0.4,10.0.0.5"),

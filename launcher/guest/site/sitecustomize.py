@@ -1,9 +1,9 @@
 """Makes every Python of a job answer `STACK_SIGNAL` with its stacks, without an installation in that Python.
 
-The launcher puts the folder of this file in front of PYTHONPATH, and Python's `site` imports the file at the
-start. Afterwards the process is as it would be without it: the folder is no longer in `sys.path`, and the
-next ``sitecustomize`` has run. Children inherit PYTHONPATH and with it the same. A Python with ``-I``, ``-E``
-or ``-S`` does not come here.
+The launcher puts the directory of this file in front of PYTHONPATH, and Python's `site` imports the file at
+the start. Afterwards the process is as it would be without it: the directory is no longer in `sys.path`, and
+the next ``sitecustomize`` has run. Children inherit PYTHONPATH and with it the same. A Python with ``-I``,
+``-E`` or ``-S`` does not come here.
 
 It imports only what is built into Python, because it runs in every process of the job. It causes no error.
 Python 2 runs it as well and is left alone.
@@ -58,7 +58,7 @@ def answer_signal(path):
 
 def _open_own(path):
     # type: (str) -> int
-    """Open a file to append to it, by a path without links: another user can put anything in a folder.
+    """Open a file to append to it, by a path without links: another user can put anything in a directory.
 
     The rule is that of `launcher.core.files`, which is too large for every Python of a job.
     """
