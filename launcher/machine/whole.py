@@ -11,7 +11,6 @@ import time
 from launcher.core.files import open_own
 
 STEP_BYTES = 1 << 16
-FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 ACCESS_LIST = "system.posix_acl_access"
 PIPE_S = 5.0
 """Time limit in seconds for a pipe that the user has typed, such as ``<(command)``."""
@@ -35,7 +34,7 @@ def open_file(path: str, *, is_pipe_meant: bool = False, at: int | None = None) 
     Raises:
         OSError: It cannot be opened, or is another kind of file.
     """
-    fd = os.open(path, FLAGS, dir_fd=at)
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY, dir_fd=at)
     kind = os.fstat(fd).st_mode
     if stat.S_ISREG(kind) or (stat.S_ISFIFO(kind) and is_pipe_meant):
         return fd
