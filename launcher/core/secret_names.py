@@ -352,13 +352,8 @@ def _find_lines(seen: Text, start: int, indent: int, kind: str) -> Iterator[Span
         value = line[4].strip().strip("\"'")
         if not is_value:
             return
-        open_field = key and _OPEN_FIELD.match(key)
-        if (
-            value
-            and not open_field
-            and not _PART["nothing"].match(value)
-            and value not in (MARKER, *_STATEMENTS)
-        ):
+        is_open = (key and _OPEN_FIELD.match(key)) or value in _STATEMENTS
+        if not is_open and not _PART["nothing"].match(value):
             begin = line.start(4) + line[4].index(value)
             yield begin, begin + len(value)
         if not (line[1] or key):
