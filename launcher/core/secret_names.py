@@ -69,8 +69,8 @@ def sounds_secret(name: str) -> bool:
     )
 
 
-_NAME, _OPEN_FIELD, _PROSE, _HARMLESS, _UNLESS = (
-    compile_row(_NAMES[row]) for row in ("name", "fields", "prose", "harmless", "unless")
+_NAME, _OPEN, _TEXT, _OPEN_FIELD, _PROSE, _HARMLESS, _UNLESS = (
+    compile_row(_NAMES[row]) for row in ("name", "open", "text", "fields", "prose", "harmless", "unless")
 )
 _IF = {group: compile_row(row) for group, row in TABLE["if"].fields.items()}
 _PART = {part: compile_row(row) for part, row in _PARTS.items()}
@@ -163,8 +163,10 @@ def find_named(text: str) -> Iterator[Span]:
         named = seen.name(match)
         if group in _IF and not _IF[group].search(named):
             continue
-        if match[0].startswith("token") and _IF["text"].search(named):
-            group = "weak"
+        is_text = match[0].startswith("token") and _TEXT.search(before)
+        if (match[0] == "key" and _OPEN.search(before)) or (is_text and group == "several"):
+            continue
+        group = "weak" if is_text else group
         found = _find_separator(seen, match, before, named)
         if found is not None:
             yield from _find_value(seen, match, group, *found)
