@@ -116,7 +116,7 @@ def limited(job: Job, rank: int) -> Iterator[None]:
     base = V1 if V1.is_dir() else V2
     group, home = base / f"straggler-{pid}", base
     group.mkdir()
-    quota_us = max(1000, int(100_000 * job.row(rank)["pace"]["running"] / 2))
+    quota_us = max(1000, int(100_000 * job.row(rank)["pace"].get("running", 0.02) / 2))
     if base is V1:
         (group / "cpu.cfs_period_us").write_text("100000")
         (group / "cpu.cfs_quota_us").write_text(str(quota_us))

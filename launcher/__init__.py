@@ -23,7 +23,7 @@ __all__ = ["__version__", "arm", "plan", "setup"]
 
 
 def __getattr__(name: str) -> object:
-    """Load an attribute on first use: the hook runs inside other programs and needs none of them."""
+    """Load an attribute on first use: the hook runs inside other programs and needs none."""
     if name == "__version__":
         from launcher.core.version import __version__
 

@@ -270,7 +270,7 @@ class Agent:
             raise self.group.refused
 
     def _note_left(self, used_s: float) -> None:
-        """Let the job fail if its shells have ended at once, and left what they started to be ended by us.
+        """Fail the job if its shells ended at once and left their processes for us to end.
 
         Or setsid, which leaves its command behind where it leads a process group, as our processes do.
         A shell that has waited for work of its own since it started them has left a daemon.
@@ -388,7 +388,7 @@ class Agent:
             self._act(action, process)
 
     def _note_told(self, process: Process) -> None:
-        """Note that the job is told to end, if a process has died of a signal that we only forwarded."""
+        """Treat the job as stopped if a process died of a signal that we only forwarded."""
         runtime = self.runtime
         number = process.passed_on
         is_ours = process.pid in self.group.stopper.told or runtime.forwarder.told is not None

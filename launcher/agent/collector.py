@@ -206,7 +206,7 @@ class Collector:
     # --- the answers of a job of one node
 
     def join(self, answers: Sequence[Answer]) -> None:
-        """Keep the ranks by place: these answers are those of all nodes."""
+        """Keep the ranks by place; these answers cover all nodes."""
         from launcher.evidence.groups import make_groups
 
         self.groups = make_groups(answers)

@@ -68,7 +68,7 @@ class HangHandler:
         runtime.loop.timers.append(self._detector)
 
     def _make_phases(self) -> Phases:
-        """Return what tells the phase, which may have a limit of its own."""
+        """Return the detector of phases, each of which may have its own limit."""
         from launcher.observers.connections import with_descendants
         from launcher.observers.phases import Phases
 

@@ -150,7 +150,7 @@ class Milestones:
         )  # fmt: skip
 
     def plan(self, child: Child) -> dict[str, str]:
-        """Return the variable by which the spans of a process nest in that of its attempt."""
+        """Return the variable that nests a process's spans in the attempt's span."""
         if self._traces is None or child.companion:
             return {}
         from launcher.events.ids import TRACEPARENT, find_ids, plan_parent
@@ -182,7 +182,7 @@ class Milestones:
 
     @property
     def due(self) -> float | None:
-        """When `fire` has something to tell: now, or not yet."""
+        """When `fire` has events to write."""
         return 0.0 if self._runs and self._has_news() else None
 
     def _has_news(self) -> bool:

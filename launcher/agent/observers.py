@@ -106,7 +106,7 @@ class NetworkChecks:
         self._meeting: MeetingWatch | None = None
 
     def plan(self, child: Child) -> dict[str, str]:
-        """Return the variables that make rank 0's NCCL write to a file of ours, if its fabric is verified."""
+        """Return the variables that make rank 0's NCCL write to our file, if its fabric is verified."""
         runtime = self._runtime
         proof = runtime.watch.proof
         if proof is None or child.rank:
@@ -419,7 +419,7 @@ class Observers:
             self.progress.begin()
 
     def plan(self, child: Child) -> dict[str, str]:
-        """Return the variables for a process by which it can be observed."""
+        """Return the variables that make a process observable."""
         traced = {} if self.milestones is None else self.milestones.plan(child)
         return {**self._evidence.plan(child), **self.network.plan(child), **traced}
 
@@ -527,7 +527,7 @@ class Observers:
                 runtime.say(f"warning: {cause.what}; fix: {cause.fix}", "hidden-failure")
 
     def _look_at_loss(self) -> None:
-        """Say if the loss was NaN to the end of a job that has not failed: its status does not tell."""
+        """Warn if the loss stayed NaN to the end of a job that did not fail."""
         runtime = self._runtime
         if runtime.first is not None or runtime.reason is not None or runtime.forwarder.told is not None:
             return

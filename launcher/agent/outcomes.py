@@ -80,7 +80,7 @@ class Outcomes:
             self._gpus.note_start()
 
     def wait_for_gpus(self, then: Callable[[], None]) -> None:
-        """Call ``then`` once the GPU memory of the attempt that has ended is free: at once without GPUs."""
+        """Call ``then`` when the last attempt's GPU memory is free; immediately without GPUs."""
         if self._gpus is None:
             then()
         else:
@@ -234,7 +234,7 @@ class Outcomes:
         )  # fmt: skip
 
     def _note_gpu_faults(self) -> Recovery | None:
-        """Note this node as bad for a fault of its GPUs, unless a failed attempt says so."""
+        """Mark this node bad for a GPU fault, unless a failed attempt already did."""
         runtime, faults = self._runtime, self._observers.gpus.find_faults()
         if not faults:
             return None

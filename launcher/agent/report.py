@@ -162,7 +162,7 @@ REUSE = "`sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)`, `TCPServe
 
 
 def name_reserved(causes: Sequence[Cause], port: str) -> Sequence[Cause]:
-    """Return causes in which a port that cannot be bound may be the one that we reserve for rank 0."""
+    """Explain a port that cannot be bound if it may be the one we hold for rank 0."""
     if not any(one.code == "port-in-use" and "[Errno 98]" in one.what for one in causes):
         return causes
     if not port.isdecimal() or not is_reserved(int(port)):

@@ -170,7 +170,7 @@ class Runtime:
         return None if self.folder.path is None else f"{self.folder.path}/{DEADLINE_NAME}"
 
     def count_starts(self, child: Child) -> dict[str, str]:
-        """Return the variable by which torchrun's workers are counted; none for other processes."""
+        """Return the variable that counts torchrun's workers; none for other processes."""
         if child.called == TORCHRUN:
             self._starts = self.folder.make_file(self.attempt, child.folder, "starts")
         return {} if child.called != TORCHRUN or self._starts is None else {STARTS_FILE: self._starts}

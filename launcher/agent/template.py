@@ -207,7 +207,7 @@ class Template:
 
     @property
     def importing(self) -> tuple[int, int] | None:
-        """The first rank that it stands for, and its PID, while it imports."""
+        """The first rank that it will fork, and its own PID, while it imports."""
         server = self._server
         return None if self.is_settled or server is None or server.pid is None else (self._first, server.pid)
 

@@ -1,4 +1,4 @@
-"""Key by which the launchers of one job recognize each other: from a token, or from the job's name.
+"""The key that authenticates a job's launchers to each other: from a token or the job's name.
 
 Source: RFC 2104 (HMAC); NIST SP 800-108 (keys derived from a key by a pseudorandom function).
 """

@@ -110,7 +110,7 @@ class Listener:
 
 
 def listen(address: str, ports: tuple[int, ...]) -> tuple[socket.socket, int]:
-    """Return a socket that listens at an address of ours, and its port: the first free one.
+    """Return a socket listening on one of our addresses, and its port: the first free one.
 
     Raises:
         OSError: No port is free.

@@ -20,7 +20,7 @@ NOTHING_BYTES = 100 << 20
 
 
 def look(case: CheckedNode) -> list[Finding]:
-    """Check the directory of log files, if there is one, and that of temporary files."""
+    """Check the directories of log files, if any, and of temporary files."""
     temporary = case.environ.get("TMPDIR") or "/tmp"  # noqa: S108 - only its space is read
     places = [("log files", case.log_dir, "--log-dir DIR"), ("temporary files", temporary, "TMPDIR")]
     return [

@@ -94,7 +94,7 @@ def find_cuda(case: CheckedNode, torch: str) -> tuple[int, int] | None:
 
 
 def _find_driver(case: CheckedNode) -> str | None:
-    """Return the version of the driver in use: that of a forward compatibility package, or the kernel's."""
+    """Return the version of the driver in use: the forward compatibility package's or the kernel's."""
     used = next(iter(find_library(case.host, case.environ, "libcuda.so.1")), None)
     if used is not None and "/compat/" in used.path and _numbers(used.version):
         return used.version

@@ -32,7 +32,7 @@ def look(case: CheckedNode) -> list[Finding]:
 
 
 def _look_at_amd(case: CheckedNode) -> list[Finding]:
-    """Compare the GPUs of AMD's driver with those of the VM; /sys shows those of the whole node."""
+    """Compare AMD's GPUs with the VM's devices; /sys shows the whole node."""
     has, names = case.vm_amd_count, case.host.list_folder(AMD_DEVICES)
     if not names:  # no driver, or a /sys that does not show it
         return []

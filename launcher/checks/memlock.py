@@ -55,7 +55,7 @@ def look(case: CheckedNode) -> list[Finding]:
 
 
 def _is_exempt(host: Host) -> bool:
-    """Whether we have IPC_LOCK in the first user namespace, the only one in which it counts."""
+    """Whether we have IPC_LOCK in the initial user namespace, the only one where it counts."""
     lines = (host.read_text("/proc/self/status") or "").splitlines()
     masks = [line.split()[1:] for line in lines if line.startswith("CapEff:")]
     if (host.read_text("/proc/self/uid_map") or "").split() != ALL_USERS or not masks or not masks[0]:

@@ -26,7 +26,7 @@ OPEN_FILES = "Max open files"
 
 @frozen
 class Limit:
-    """A soft limit, and the hard limit up to which it may be raised; None means unlimited."""
+    """A soft limit and its hard limit; None means unlimited."""
 
     soft: int | None
     hard: int | None

@@ -61,7 +61,7 @@ def check(argv: Sequence[str], environ: Mapping[str, str], description: str) -> 
 def _read_health_commands(
     typed: Sequence[str], environ: Mapping[str, str], host: Host
 ) -> tuple[tuple[str, ...], ...]:
-    """Return the site's own checks: those that were typed, else the one of the variable or of a file.
+    """Return the site's own checks: from the command line, or else the variable or a file.
 
     Raises:
         LauncherError: A command is malformed or cannot be started, which is no fault of the node.

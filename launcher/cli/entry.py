@@ -91,7 +91,7 @@ def _with_descriptors(action: Callable[..., Result], *given: object) -> Result:
 
 
 def _explain(error: Exception) -> LauncherError | None:
-    """Return the system failure behind an exception; None for a bug of ours."""
+    """Return the system failure behind an exception; None for our own bug."""
     if not isinstance(error, OSError):
         return None
     if isinstance(error, FileNotFoundError) and error.filename is None and _has_no_folder():

@@ -91,7 +91,7 @@ def _read_lines(log: BinaryIO) -> Iterator[bytes]:
 
 
 def _find_in(line: bytes) -> list[bytes]:
-    """Return the bad nodes that a line of ours names."""
+    """Return the bad nodes named in one of our log lines."""
     ours = OURS.search(line)
     return BAD.findall(line, ours.end()) if ours else []
 

@@ -192,7 +192,7 @@ def _read_program(pid: int) -> tuple[str, set[int]]:
 
 
 def _read_version(python: str) -> tuple[int, ...]:
-    """Return an interpreter's version; empty if it does not tell."""
+    """Return an interpreter's version; empty if unknown."""
     code = "import sys; print(*sys.version_info[:2])"
     try:
         line = isolate(python, code)

@@ -1,4 +1,4 @@
-"""``launcher --version``: the version, the commit that it was built from, and the form in which it came.
+"""``launcher --version``: the version, the commit it was built from, and how it was packaged.
 
 A build writes the commit into ``launcher/commit.txt`` (setup.py). In a checkout that file is a form that git
 archive fills in, and the commit is read from the checkout's ``.git``, without git.

@@ -113,7 +113,7 @@ def _listen(meeting: Meeting, key: bytes, loop: Loop, take: Callable[[object], N
 
 
 def _call(meeting: Meeting, key: bytes, loop: Loop, take: Callable[[object], None]) -> CoordinatorClient:
-    """Return the end of any other launcher, which says nothing in the log before it fails.
+    """Return the outcome of any other launcher, which logs nothing before it fails.
 
     Raises:
         NotReady: This is node 0, and it has no address.

@@ -132,7 +132,7 @@ class Admission:
         return node is not None and node.link is not Link.CLOSED and not node.is_lost
 
     def _find_refusal(self, member: Member) -> Refusal | None:
-        """Return why a new launcher cannot take part, None if it can; print in what it differs if it can.
+        """Return why a new launcher cannot join; None if it can, after printing how it differs.
 
         All are compared when the last one joins the roll call, and each one that comes later.
         """
@@ -175,7 +175,7 @@ class Admission:
         connection.close()
 
     def note_claims(self, now: float) -> None:
-        """Report launchers that called as a node of ours, and were not its successors."""
+        """Report launchers that called as one of our nodes without being its successor."""
         for index, (until, address, why) in list(self._claims.items()):
             if now >= until:
                 del self._claims[index]

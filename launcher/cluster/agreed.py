@@ -32,13 +32,13 @@ HOSTS_LIMIT = 1 << 20
 
 
 def choose(plan: Plan, run: str, last: Agreed | None, replan: Replan, say: Say) -> dict[str, object]:
-    """Return the values that node 0 chooses for an attempt; ``last``: those of the one before, if any."""
+    """Return node 0's choices for an attempt; ``last``: the previous attempt's, if any."""
     port = choose_port(plan, say) if last is None else find_next_port(plan, last.get(PORT), replan)
     return {PORT: port, RUN: run}
 
 
 def choose_port(plan: Plan, say: Say) -> int:
-    """Return the port of the rendezvous: another one if that of the plan is taken."""
+    """Return the rendezvous port: the plan's, or another one if that is taken."""
     asked = plan.topology.master_port
     if plan.allocation.ranks_at_start or not find_taken(plan):
         return asked
@@ -102,7 +102,7 @@ def adopt(plan: Plan, agreed: Agreed, seats: Mapping[int, int], replan: Replan) 
 
 
 def name_run(agreed: Agreed) -> str:
-    """Return the name of the run; empty from a node 0 that does not tell it."""
+    """Return the name of the run; empty if node 0 did not send it."""
     told = agreed.get(RUN)
     return told if isinstance(told, str) and len(told) <= RUN_LENGTH and told.isalnum() else ""
 

@@ -86,7 +86,7 @@ class Attempts:
     # --- nodes
 
     def _note_hosts(self) -> None:
-        """Note which host names do not tell nodes apart."""
+        """Note which host names several nodes share."""
         for host, number in Counter(one.host for one in self._members.by_index.values()).items():
             if number > 1:
                 self._recovery().history.shared_hosts.add(host)
@@ -132,6 +132,6 @@ def rescue(state: State, event: events.JobEvent, error: Exception) -> events.Una
 
 
 def describe_error(error: Exception) -> str:
-    """Return an error of ours between two attempts as one line without secrets."""
+    """Return our own error between two attempts as one line without secrets."""
     what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     return f"internal launcher error on node 0 between two attempts: {printable(redact(what))}"

@@ -1,4 +1,4 @@
-"""Control channel of a node other than node 0: finds node 0, joins, stays connected, notices its loss."""
+"""Control channel of a node other than node 0: finds node 0, joins, stays connected, detects its loss."""
 
 from __future__ import annotations
 
@@ -428,7 +428,7 @@ class CoordinatorClient:
         return self.connect_status.reason
 
     def _look(self, then: Callable[[], None]) -> None:
-        """Probe node 0's host first, if that may tell more, then call ``then``."""
+        """Probe node 0's host first, if that may explain more, then call ``then``."""
 
         def take(lines: Sequence[str]) -> None:
             self._looking = None
@@ -444,7 +444,7 @@ class CoordinatorClient:
         then()
 
     def find_reason(self) -> str:
-        """Return why node 0 has not started the job; its host is probed first, if that may tell more."""
+        """Return why node 0 has not started the job; probe its host first, if that may explain more."""
         found: list[str] = []
         self._look(lambda: found.append(self.explain()))
         self._loop.turn_until(lambda: bool(found), LOOK_S)

@@ -219,7 +219,7 @@ class ConnectStatus:
 
     @property
     def needs_look(self) -> bool:
-        """Whether probing another port of node 0's host may tell more."""
+        """Whether probing another port of node 0's host may explain more."""
         has_other = bool(self._shape.master_port)
         return has_other and (self._silent_since is not None or NOT_YET in self.reason)
 

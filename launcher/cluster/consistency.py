@@ -48,7 +48,7 @@ SETTINGS_RULE = Rule(SETTING, SETTING, WARNING, "the launcher sets another value
 
 @frozen
 class Disagreement:
-    """A fact in which nodes differ.
+    """A fact that differs between nodes.
 
     Attributes:
         rule: The rule of the fact.

@@ -109,7 +109,7 @@ def describe_rules(rules: Restarts) -> str:
 
 
 def describe_command(argv: Sequence[str]) -> str:
-    """Return a command line for people, without secrets, with a digest that tells two of them apart."""
+    """Return a command line for people, without secrets, with a digest to compare it by."""
     digest = hashlib.sha256("\0".join(argv).encode("utf-8", "surrogateescape")).hexdigest()[:DIGEST_LENGTH]
     line = quote_command(argv, COMMAND_LENGTH + 1, shlex.join)
     return f"{line[:COMMAND_LENGTH]}{'...' if len(line) > COMMAND_LENGTH else ''} ({digest})"

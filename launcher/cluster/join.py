@@ -24,7 +24,7 @@ class Identity:
 
 @message
 class LauncherKilled:
-    """The watchdog of a launcher says that it was killed, and that nothing it has started runs any more.
+    """From a watchdog: the launcher was killed, and nothing it started is still running.
 
     Attributes:
         secret: What the name of that launcher was made from: nothing else can know it.

@@ -64,7 +64,7 @@ class Member:
 
     @property
     def session(self) -> str:
-        """Random name that tells it from another launcher with this index."""
+        """Random name that distinguishes it from another launcher with this index."""
         return str(self.facts["session"])
 
     @property
@@ -213,7 +213,7 @@ class Members:
         return None if index is None else self.by_index.get(index)
 
     def number_of(self, index: int) -> int:
-        """Return the number by which messages find a node: its rank, or for a spare one -1 - its index.
+        """Return a node's number in messages: its rank, or -1 - its index for a spare.
 
         A spare node may have been replaced, and then another has the rank that is its index.
         """

@@ -130,7 +130,7 @@ class Ask:
 
 @message
 class Welcome:
-    """The node is admitted; three times by which it measures the offset of the clocks."""
+    """The node is admitted; three times, from which it computes the clock offset."""
 
     asked_ns: int
     heard_ns: int

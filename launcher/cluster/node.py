@@ -149,7 +149,7 @@ class ClusterNode:
         self.runtime = runtime
 
     def _name_run(self, own: str) -> str:
-        """Return the name of this run: node 0's own, which the start signal tells the others."""
+        """Return the name of this run: node 0's own, which the start signal carries."""
         return own if self.shape.index == 0 else name_run(self.agreed or {})
 
     def _mark_of(self, run: str) -> str:
@@ -228,7 +228,7 @@ class ClusterNode:
             self.say(f"{what} (--keep-going: this node goes on)", "elsewhere")
 
     def _awaits_start(self) -> bool:
-        """Whether no other attempt has started; look meanwhile whether this node is ready for it."""
+        """Whether the next attempt has not started yet; meanwhile check this node's readiness."""
         if self._to_check is not None:
             attempt, self._to_check = self._to_check, None
             self._readiness.check(attempt)
@@ -349,7 +349,7 @@ class ClusterNode:
             timers.append(Every(BEAT_S, lambda: self.on_answered(time.monotonic())))
 
     def began(self) -> None:
-        """Stop the started processes if the job has ended meanwhile, or if we stood still."""
+        """Stop the started processes if the job ended in the meantime or we were paused."""
         self.feed(events.Tick())
         told = self.runtime.forwarder.told  # on the way to node 0 this crossed the start
         if (told is not None or self._stop is not None) and not self.runtime.is_ending:
@@ -499,7 +499,7 @@ class ClusterNode:
         self.feed(node.Broke(Event(index, kind, at_ns, status, within_ns, what=what, **more), left_ms))
 
     def _tell_look(self, number: int, answers: Sequence[Answer], progress: Numbers = ()) -> None:
-        """Report what this node's ranks do; ``number``: that of the `Look`, 0 before they are stopped."""
+        """Report what this node's ranks do; ``number``: of the `Look`, or 0 before a stop."""
         from launcher.stacks.packing import pack
 
         reached = tuple(messages.Reached(rank, at) for rank, at in progress if 0 <= at <= SECONDS_MAX)
@@ -531,11 +531,11 @@ class ClusterNode:
             self.feed(events.Received(self.shape.index, int(number), name_signal(number)))
 
     def on_ranks_ended(self) -> None:
-        """Report that this node's ranks have ended; node 0 reports when those of all nodes have."""
+        """Report that this node's ranks have ended; node 0 announces when all nodes' have."""
         self.feed(node.Succeeded(self.parts.observers.progressed))
 
     def on_failure(self, process: Process, follows: bool) -> None:
-        """Report the failure of a process of ours, with its time by node 0's clock."""
+        """Report the failure of one of our processes, timed by node 0's clock."""
         child = process.child
         if child.called and self.runtime.told_before is not None:
             return  # an agent that was told to stop, as we were: nothing has failed
@@ -682,7 +682,7 @@ class ClusterNode:
         return over.status
 
     def _leave(self) -> None:
-        """Leave the channel: a node at once, node 0 when all nodes have heard the end."""
+        """Leave the channel: immediately, or on node 0 once all nodes know the end."""
         channel, loop = self.channel, self.runtime.loop
         if isinstance(channel, Coordinator):
             before = self.runtime.forwarder.told
@@ -696,7 +696,7 @@ class ClusterNode:
         channel.send(events.Left(self.shape.index))
 
     def report_killed(self) -> None:
-        """Tell node 0, so that it need not wait until nothing of this node may run any more."""
+        """Tell node 0 that nothing of this node is running, so that it need not wait."""
         if isinstance(self.channel, CoordinatorClient):
             self.channel.report_killed()
 

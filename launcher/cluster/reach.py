@@ -42,7 +42,7 @@ SILENT = "its name resolves, its host does not answer: it may still be starting,
 
 
 def find_address(master: str, hosts: tuple[str, ...], host: Host) -> str:
-    """Return the address of ours at which the other nodes find us; never that of all interfaces.
+    """Return our address for the other nodes; never the wildcard address.
 
     It is the loopback in two cases only. The user has named it, for a job whose nodes all run on this
     machine. Or the job's name for this node means the loopback here and there is no other address; then

@@ -24,7 +24,7 @@ SURVIVORS_SHOWN = 4
 
 
 class Readiness:
-    """Looks whether this node is ready, and says so."""
+    """Checks whether this node is ready, and reports it."""
 
     def __init__(
         self,

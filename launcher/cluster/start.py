@@ -186,7 +186,7 @@ def make_coordinator(
 
 
 def is_own(name: str) -> bool:
-    """Whether the job's name for node 0 means an address of ours here."""
+    """Whether the job's name for node 0 resolves to one of our addresses."""
     host = Host()
     return is_loopback(name) or address_of(host, name) in host.own_addresses()
 

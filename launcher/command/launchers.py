@@ -181,7 +181,7 @@ def _full_name(launcher: Block, flag: str) -> str:
 
 
 def read_facts(command: Command, options: Options) -> tuple[Options, list[str]]:
-    """Return the job facts in a launcher's own flags as options of ours, and notes.
+    """Return the job facts in another launcher's flags as our options, and notes.
 
     A value that we cannot parse gives a note and is left to the launcher; so does a value that overrides
     another one of the user's options.

@@ -113,7 +113,7 @@ def part_module(argv: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def match_call(argv: Sequence[str], call: Sequence[str]) -> int:
-    """Return the number of words by which a command line makes this call; 0 if it makes another one.
+    """Return how many words of a command line make this call; 0 if it makes another one.
 
     Args:
         argv: A command line, whose ``-m`` and module are separate words.

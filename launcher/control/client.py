@@ -361,7 +361,7 @@ def is_coming() -> bool:
 
 
 def is_run(words: Sequence[str]) -> bool:
-    """Whether a command line is that of ``launcher run``."""
+    """Whether a command line is ``launcher run``."""
     for place, word in enumerate(words[:_WORDS_BEFORE]):
         if os.path.basename(word) == "launcher":
             return list(words[place + 1 : place + 2]) == ["run"]

@@ -33,7 +33,7 @@ ENDED = "the metrics process was killed: metrics are no longer served"
 
 
 class Exporter:
-    """Metrics server in its own process; its first line tells where it listens, or why it cannot."""
+    """Metrics server in its own process; its first line says where it listens, or why it can't."""
 
     def __init__(self, watch: Supervision, path: str) -> None:
         """Prepare the server.

@@ -37,6 +37,7 @@ RANKS_MAX = 1024
 """So many ranks of a node fit into one frame of the channel."""
 COMMAND_LENGTH = 200
 EVENT_LENGTH = 300
+LEAST_SHARE = 0.0005
 TIMED_OUT = 124
 """Status of a program whose time was up, as from timeout(1)."""
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -115,8 +116,14 @@ def _read_pace(rank: object, paces: Mapping[int, RankPace], values: Mapping[int,
     """Return what is known about the pace of a rank: the parts of its time, and its last number."""
     if not isinstance(rank, int):
         return {}
-    parts = {name: round(share, 3) for name, share in vars(paces[rank]).items()} if rank in paces else None
-    return {"pace": parts, **({"value": values[rank]} if rank in values else {})}
+    shares = vars(paces[rank]).items() if rank in paces else ()
+    parts = {
+        name: round(share, 3) for name, share in shares if share >= LEAST_SHARE
+    }  # status may have 128,000 ranks
+    return {
+        **({"pace": parts} if rank in paces else {}),
+        **({"value": values[rank]} if rank in values else {}),
+    }
 
 
 def limit_ranks(answer: Message) -> Message:

@@ -81,11 +81,11 @@ def _of_ranks(ranks: list[int], what: str) -> Straggling:
 
 
 def _read_pace(row: Mapping[str, object]) -> RankPace | None:
-    """Return the pace of a rank; None if it is not known, or not valid."""
+    """Return the pace of a rank, without parts that are 0; None if it is not known, or not valid."""
     told = row.get("pace")
     if not isinstance(told, dict):
         return None
-    shares = {name: number(told, name) for name in RankPace().__dict__}
+    shares = {name: number(told, name) for name in RankPace().__dict__ if name in told}
     known = {name: share for name, share in shares.items() if share is not None and 0 <= share <= 1}
     return RankPace(**known) if len(known) == len(shares) else None
 

@@ -1,4 +1,4 @@
-"""Compares numbers of nodes on the command line with those of the platform, before other decisions.
+"""Compares node counts on the command line with the platform's, before other decisions.
 
 With a different count one node would report one error and the next node another, or each node would run a job
 of its own. With this check all nodes report the same: the command's number, and the platform's.

@@ -115,7 +115,7 @@ def plan_fleet(job: Case, who: str) -> Fleet:
 
 
 def plan_server(fleet: Fleet) -> NodeCommand:
-    """Return the agent of a node other than the head: it joins, and mpirun starts processes through it."""
+    """Return the agent of a node other than the head, through which mpirun starts processes."""
     return NodeCommand(engine=SERVE, argv=(SERVE,), fleet=fleet)
 
 

@@ -181,7 +181,7 @@ def keeps_store(job: Case) -> bool | None:
 
 
 def find_own_address(job: Case) -> str | None:
-    """Return the address by which the job knows this node; else the one by which we reach the master.
+    """Return this node's address in the job, or else our address towards the master.
 
     Without it torchrun uses the node's full name, which other nodes may not be able to resolve.
     """

@@ -31,7 +31,7 @@ HOSTFILE = "{hostfile}"
 
 @frozen
 class Told:
-    """The flags, variables and files for a launcher; placeholders in the flags stand for the files."""
+    """The flags, variables and files for a launcher; flags name files by placeholders."""
 
     flags: tuple[str, ...] = ()
     variables: Mapping[str, str] = {}
@@ -67,7 +67,7 @@ def plan_agent(job: Case, own: Command) -> NodeCommand:
 
 
 def _tell(job: Case, own: Command) -> Told:
-    """Return what a launcher is told: by its row of the table, and for some by a function of their own."""
+    """Return a launcher's flags and variables: from its row of the table, or its own function."""
     row = own.launcher
     variables = _state(job, read_pairs(row, "variables"))
     if "pet" in row.words("is"):

@@ -151,7 +151,7 @@ class Spans:
             self._end(event, now)
 
     def _begin(self, event: Event, now: int) -> None:
-        """Begin this launcher's own span, with the part in which the launcher itself starts."""
+        """Begin this launcher's span, with its own startup as the first part."""
         ids, started = self._ids, now - read_seconds(event)
         facts = {**describe(event, self._names), "launcher.version": __version__}
         above = ids.above if ids.is_root else Parent(ids.trace_id, ids.root_id, self._flags)
@@ -229,7 +229,7 @@ def within(parent: Parent) -> Context:
 
 
 def describe(event: Event, more: dict[str, str]) -> dict[str, str | bool | int | float]:
-    """Return what an event says as attributes: its own fields, and node and attempt."""
+    """Return an event's attributes: its own fields, the node and the attempt."""
     facts: dict[str, str | bool | int | float] = dict(more)
     for name, value in event.items():
         if name in OF_EVERY_EVENT and name not in ("node", "attempt"):
@@ -329,7 +329,7 @@ def make_exporter(environ: Mapping[str, str]) -> SpanExporter:
 
 
 def export(fd: int, environ: Mapping[str, str], own: str) -> None:
-    """Run until the launcher ends: read its events from a socket, and tell it there what goes wrong.
+    """Run until the launcher ends: read its events from a socket, and report errors there.
 
     Args:
         fd: The socket.

@@ -123,7 +123,7 @@ class EventFeed:
         return ""
 
     def _hear(self) -> None:
-        """Read what the process says: lines; its end."""
+        """Read the lines of the process, or its end."""
         while not self.is_over:
             try:
                 data = os.read(self._socket.fileno(), LINE_BYTES)

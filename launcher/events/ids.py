@@ -100,7 +100,7 @@ def find_ids(environ: Mapping[str, str], job: str, run: str, own: str) -> Ids:
 
 
 def plan_parent(environ: Mapping[str, str], ids: Ids, attempt: int) -> str | None:
-    """Return ``TRACEPARENT`` for the processes of an attempt; None if only a sampler can tell its flags."""
+    """Return ``TRACEPARENT`` for an attempt's processes; None if a sampler decides its flags."""
     if ids.above is None and environ.get(SAMPLER, "").strip().lower() not in ALWAYS:
         return None
     flags = "01" if ids.above is None else ids.above.flags

@@ -1,4 +1,4 @@
-"""Horovod: uses MPI if an mpirun started the processes; otherwise gloo, with a rendezvous server of ours.
+"""Horovod: uses MPI if mpirun started the processes; otherwise gloo, with our rendezvous server.
 
 Without mpirun, ``hvd.init()`` of a Horovod with MPI makes every process a world of its own, and N copies of a
 training run end with success. So a Horovod job gets gloo's variables, and Horovod's own rendezvous server

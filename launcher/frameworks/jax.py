@@ -1,4 +1,4 @@
-"""JAX: variables from which ``jax.distributed.initialize()`` without arguments finds its values.
+"""JAX: the variables that ``jax.distributed.initialize()`` reads if it has no arguments.
 
 It takes two of its arguments from variables of its own: the coordinator's address and the local devices. The
 number of processes and the rank come from the first of these that is present:

@@ -77,7 +77,7 @@ def plan_process(case: Case, place: Place) -> list[Setting]:
 
 
 def plan_missing(names: Iterable[str], case: Case, place: Place, why: str) -> list[Setting]:
-    """Return those of these public names that are not set, with the true values for one process.
+    """Return the unset ones of these public names, with one process's true values.
 
     A program that finds them may take itself for a rank of mpirun or a task of Slurm, so they are only for
     libraries that read them, whatever started the job.

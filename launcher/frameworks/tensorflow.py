@@ -159,7 +159,7 @@ def plan_beside(case: Case) -> Beside:
 
 
 def _find_own(cast: Cast, case: Case) -> tuple[Task, ...]:
-    """Return the tasks of this launcher: those of its node, or its only process."""
+    """Return this launcher's tasks: its node's, or its only process."""
     own = cast.on(case.topology.node_rank or 0)
     return own if case.forks else tuple(task for task in own if task.place == case.topology.local_rank)
 

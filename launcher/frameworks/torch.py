@@ -40,7 +40,7 @@ def plan_common(case: Case, role: str) -> list[Setting]:
 
 
 def plan_elastic(options: Options, environ: Mapping[str, str], forks: bool) -> list[Setting]:
-    """Return the variables by which scripts and libraries recognize a torchrun worker.
+    """Return the variables that mark a torchrun worker for scripts and libraries.
 
     If we are a torchrun worker, or a process of this launcher, the existing values stay, and give the
     attempt.
@@ -67,7 +67,7 @@ def plan_unknown(topology: Topology) -> list[str]:
 
 
 def plan_unbuffered(count: int, environ: Mapping[str, str]) -> list[Setting]:
-    """Return the variable that makes Python write each line at once, even into our pipe.
+    """Return the variable that makes Python flush each line, even into our pipe.
 
     Python buffers up to 8 KiB for a pipe, and loses it when it is killed, although the last lines before the
     end matter most. If the user has set the variable, even to nothing, it stays.

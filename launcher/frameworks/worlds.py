@@ -68,7 +68,7 @@ def check_worlds(case: Case) -> None:
 
 
 def _is_lone(package: str, case: Case) -> bool:
-    """Whether the script certainly uses a package to which nothing gives a world, and joins no other."""
+    """Whether the script surely uses a package that nothing gives a world, and joins no other."""
     script = case.script
     if package == TENSORFLOW and (case.environ.get("TF_CONFIG") or not names_workers(script)):
         return False

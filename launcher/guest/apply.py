@@ -46,7 +46,7 @@ def apply_answer(answer: dict[str, Any]) -> None:
 
 
 def _name_file(text: str) -> str:
-    """Return the path of a memory file that exists as long as this process; empty if it cannot be made."""
+    """Return the path of a memory file that lives as long as this process; empty if it can't be made."""
     try:
         fd = os.memfd_create("launcher", 0)
         os.write(fd, text.encode())

@@ -104,7 +104,7 @@ def undo(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def leave_out(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return `undo` but with the marker, so that a message can tell that the hook has acted."""
+    """Return `undo` and the marker, so that a message can mention the hook."""
     return {**undo(environ), HOOKED: environ[HOOKED]}
 
 

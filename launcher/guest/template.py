@@ -54,7 +54,7 @@ OF_ENVIRON = ("os", "collections.abc", "_collections_abc")
 
 
 class ForkRefused(Exception):
-    """A fork of this process is not as good as a new process; the text says why.
+    """A fork of this process would differ from a new process; the message says why.
 
     ``package``: the package that is the reason; empty if that is not known.
     """

@@ -106,7 +106,7 @@ def _begin(line: str) -> str:
 
 
 def read_own(path: str) -> str | None:
-    """Return the text of a file of ours; None if there is no file.
+    """Return the text of one of our files; None if there is none.
 
     Raises:
         UsageError: The file belongs to another program.
@@ -136,7 +136,7 @@ def find_closed_folder(path: str) -> str | None:
 
 
 def find_unsafe(package: str) -> str | None:
-    """Return what `find_writable` says of the launcher, its Python, and all that this reads before it.
+    """Apply `find_writable` to the launcher, its Python, and everything Python reads first.
 
     These are a ``pyvenv.cfg``, which names the library, and the library without installed packages.
 

@@ -91,7 +91,7 @@ def render_line() -> str:
 
 
 def render_head() -> str:
-    """Return the first lines of a file of ours: its purpose and its launcher."""
+    """Return the first lines of our file: its purpose and its launcher."""
     return f"{HEAD} {__version__}: docs/hook.md; launcher hook remove takes it away.\n# {enter_file()}\n"
 
 

@@ -108,7 +108,7 @@ def note_exit(turn: Turn, event: Exited) -> None:
 
 
 def note_late_exit(turn: Turn, event: Exited) -> None:
-    """Note that nothing of the last attempt runs on the node any more."""
+    """Note that nothing of the last attempt is still running on the node."""
     node = turn.find(event.node)
     if node is not None and event.attempt == turn.attempt.number == node.part and node.ended is None:
         turn.put(event.node, replace(node, ended=event.status, is_held=event.is_held))
@@ -139,7 +139,7 @@ def lose(turn: Turn, index: int, since: float, *, is_replaced: bool = False) -> 
 
 
 def lose_all(turn: Turn, since: float) -> None:
-    """Take the loss of all other nodes at once: node 0 is cut off, or was paused."""
+    """Handle the simultaneous loss of all other nodes: node 0 is cut off, or was paused."""
     take(turn, between.make_cut_off(turn, since))
     for index, node in list(turn.held()):
         if index:

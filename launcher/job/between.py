@@ -31,7 +31,7 @@ NAMED_MAX = 20
 
 
 def begin(turn: Turn, over: EndJob, decision: Decision) -> None:
-    """Wait for the nodes after an attempt that has failed; lost ones are no members any more."""
+    """Wait for the nodes after a failed attempt; lost ones are no longer members."""
     state, now = turn.state, turn.now
     again, wait_s = EndAttempt(turn.attempt.number + 1, over, decision), decision.wait_s
     patience_s = state.job.grace_s + state.job.restarts.rejoin_timeout_s
@@ -142,7 +142,7 @@ def has_room(turn: Turn) -> bool:
 
 
 def describe_unhealthy(turn: Turn, index: int, health: str) -> str:
-    """Return that an unhealthy node takes part, because no other can."""
+    """Return the line about an unhealthy node that joins because no other can."""
     if turn.state.job.node_count == 1:
         return f"this node is unhealthy ({health}), and starts again: there is no other"
     spare = f"no spare {turn.state.job.member} can take its place, so it takes part"
@@ -226,7 +226,7 @@ def lose(turn: Turn, index: int, since: float) -> None:
 
 
 def describe_silence(node: Node) -> str:
-    """Return how a node could not be heard any more."""
+    """Return how contact with a node was lost."""
     if node.link is Link.ENDED:
         return KILLED
     return f"its connection has ended ({node.why})" if node.link is Link.CLOSED else "it stopped responding"
@@ -241,7 +241,7 @@ def suspect_own(turn: Turn, node: Node) -> str:
 
 
 def cut_off(turn: Turn, since: float) -> None:
-    """End the job, because node 0 has lost all others at once: they have ended, as inside an attempt."""
+    """End the job because node 0 lost all other nodes at once, as within an attempt."""
     own = turn.find(0)
     over = EndJob(EXIT_NOT_READY, make_cut_off(turn, since), host="" if own is None else own.host)
     finish(turn, over, ALONE)
@@ -251,7 +251,7 @@ def cut_off(turn: Turn, since: float) -> None:
 
 
 def make_cut_off(turn: Turn, since: float) -> Event:
-    """Return the event that node 0 has lost all others at once."""
+    """Return the event for node 0 losing all other nodes at once."""
     job, count = turn.state.job, sum(1 for index, _ in turn.held() if index)
     what = (
         f"{turn.name(0)} had no contact with any of the {count} other {job.member}s for "

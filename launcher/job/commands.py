@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @frozen
 class Refusal:
-    """Why a job does not start, or a launcher cannot take part in it.
+    """Why a job does not start, or a launcher cannot join it.
 
     Attributes:
         status: The exit status that results.
@@ -127,7 +127,7 @@ class To:
 
 @frozen
 class Admit:
-    """Let a launcher in: its connection is that of a node from now on."""
+    """Admit a launcher: its connection now belongs to a node."""
 
     node: int
     session: str

@@ -51,7 +51,7 @@ G, R, S, B, END = Phase.GATHERING, Phase.RUNNING, Phase.STOPPING, Phase.BETWEEN,
 
 
 def begin(job: Job, session: str, now: float, host: str = "", described: str = "") -> State:
-    """Return the state of a job of which only this launcher is here: node 0."""
+    """Return the state of a job before any other node has joined node 0."""
     own = Node(session, 0, host, described)
     nodes: FrozenRow[Node | None] = FrozenRow((own, *[None] * (job.node_count + job.spare_count - 1)))
     holders: FrozenRow[int | None] = FrozenRow((0, *[None] * (job.node_count - 1)))
@@ -116,7 +116,7 @@ def close_gathering(turn: Turn, event: Disconnected) -> None:
 
 
 def kill(turn: Turn, event: Killed) -> None:
-    """Lose the node at once: nothing of it runs any more, and only a new launcher can call in its place."""
+    """Lose the node immediately: nothing of it is running, and only a new launcher can replace it."""
     turn.change_node(event.node, link=Link.ENDED, heard=turn.now, since=turn.now)
 
 
@@ -137,7 +137,7 @@ def silence(turn: Turn, event: Silent) -> None:
 
 
 def hear(turn: Turn, event: Heard) -> None:
-    """Note that the node is not silent any more."""
+    """Note that the node is no longer silent."""
     node = turn.find(event.node)
     if node is not None and node.link is Link.SILENT:
         turn.put(event.node, replace(node, link=Link.OPEN))
@@ -182,7 +182,7 @@ def is_lost(turn: Turn, node: Node) -> bool:
 
 
 def find_lost(turn: Turn) -> None:
-    """Lose nodes that were away for too long. If all fall silent at once, it is node 0 that is cut off."""
+    """Lose nodes that were away too long. If all fall silent together, node 0 is cut off."""
     state, now = turn.state, turn.now
     if not state.away or state.phase is Phase.OVER:
         return

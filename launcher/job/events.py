@@ -21,7 +21,7 @@ class Joined:
     """A launcher has called, or calls again.
 
     Attributes:
-        session: Random name that tells it from another launcher with this index.
+        session: Random name that distinguishes it from another launcher with this index.
         begun: Whether it has heard that the job has started.
         attempt: The attempt that it ran last; -1 for none.
         refusal: Why it cannot take part: another version, command or number of nodes; None if it can.
@@ -114,7 +114,7 @@ class Exited:
 
 @message
 class Received:
-    """The launcher of a node has received a signal that asks for the end; ``name``: that of the signal."""
+    """A node's launcher received a signal to stop; ``name``: the signal's name."""
 
     node: NodeRank
     number: Signal

@@ -105,7 +105,7 @@ def rank_of(turn: Turn, index: int) -> int | None:
 
 
 def let_in_if_fit(turn: Turn, event: Joined) -> None:
-    """Let a launcher in, or say why it cannot take part."""
+    """Admit a launcher, or say why it cannot join."""
     if event.refusal is not None:
         turn.reject(event.session, event.refusal)
     else:

@@ -76,7 +76,7 @@ class Broke:
 
 @frozen
 class Succeeded:
-    """All ranks of this node have succeeded; its companions go on for those of other nodes."""
+    """All ranks of this node have succeeded; its companions keep running for other nodes."""
 
     progressed: bool | None = None
 
@@ -201,7 +201,7 @@ class NodeState:
 
     @property
     def lease_until(self) -> float:
-        """When nothing of this node may run any more."""
+        """When everything on this node must have ended."""
         return self.answered + self.job.lease_s
 
     @property
@@ -211,7 +211,7 @@ class NodeState:
 
 
 def begin(job: Job, index: int, now: float) -> NodeState:
-    """Return the state of a launcher that begins to call node 0, or is that of node 0."""
+    """Return the initial state of node 0's launcher, or of one that calls node 0."""
     is_spare = index >= job.node_count
     return NodeState(job, index, NodePhase.WAITING, now, rank=index, is_spare=is_spare, answered=now, due=now)
 
@@ -323,7 +323,7 @@ def again(turn: NodeTurn, event: EndAttempt) -> None:
 
 
 def check(turn: NodeTurn) -> None:
-    """Check whether this node can take part in the next attempt."""
+    """Check whether this node can join the next attempt."""
     turn.change(phase=NodePhase.WAITING)
     turn.do(Check(turn.state.awaits))
 
@@ -339,7 +339,7 @@ def over(turn: NodeTurn, event: EndJob) -> None:
 
 
 def end_rest(turn: NodeTurn, why: str) -> None:
-    """End what still runs: companions, which nothing needs any more, or what a lost node still runs."""
+    """End what is still running: unneeded companions, or a lost node's processes."""
     if turn.state.has_told_end:
         end(turn, signal.SIGTERM)
     elif not turn.state.job.keep_going:
@@ -371,7 +371,7 @@ def fail(turn: NodeTurn, event: Broke) -> None:
 
 
 def succeed(turn: NodeTurn, event: Succeeded) -> None:
-    """Tell node 0 that the ranks have ended; when those of all nodes have, it says so."""
+    """Tell node 0 that the ranks have ended; it announces when all nodes' have."""
     state = turn.state
     if not state.has_told_end:
         turn.change(has_told_end=True)

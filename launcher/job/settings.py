@@ -46,7 +46,7 @@ def find_given_up_s(lost_after_s: float) -> float:
 
 
 def find_lease_s(lost_after_s: float, grace_s: float) -> float:
-    """Return the seconds after the last contact with node 0 until nothing of a node may run any more.
+    """Return the seconds from a node's last contact with node 0 until its processes must have ended.
 
     The launcher gives node 0 up, and stops the processes. If it stands still, its watchdog kills them.
     """

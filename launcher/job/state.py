@@ -88,7 +88,7 @@ class Job:
 
     @property
     def lease_s(self) -> float:
-        """Seconds after a heartbeat that node 0 has answered until nothing of that node may run any more."""
+        """Seconds from an answered heartbeat until everything on that node must have ended."""
         return find_lease_s(self.lost_after_s, self.grace_s)
 
 

@@ -88,7 +88,7 @@ def make_folder(job: str) -> str:
 
 
 def remove_dead(path: str) -> None:
-    """Remove a socket if nothing listens on it any more."""
+    """Remove a socket that nothing listens on."""
     if is_dead(path):
         with contextlib.suppress(OSError):
             files.remove_file(path)

@@ -132,7 +132,7 @@ class Head(Lead):
             self._stop_ranks(event.what)
 
     def _note_signal(self, number: int) -> None:
-        """Note that the job is told to end: a rank has died of a signal that was only forwarded."""
+        """Treat the job as stopped: a rank died of a signal that was only forwarded."""
         if self.runtime.forwarder.told is None:
             self.runtime.forwarder.told = number
             self.on_told(number)

@@ -135,14 +135,14 @@ class LocalRanks:
         self.is_over = self._is_ending = False
 
     def _forget(self) -> None:
-        """Forget the ranks of the last attempt, of which nothing is left here."""
+        """Forget the ranks of the last attempt, which are all gone."""
         for rank in self._ranks:
             rank.connection.close()
         self._ranks.clear()
         self._stopped.clear()
 
     def clear(self, job: str, linger_s: float, then: Callable[[], None]) -> None:
-        """End what the last attempt has left here, which may take so many seconds to end by itself."""
+        """End what the last attempt left here, after a time to end by itself."""
 
         def is_clear() -> None:
             self._sweep = None
@@ -271,7 +271,7 @@ class LocalRanks:
             self._sweep.fire(now)
 
     def close(self) -> None:
-        """Listen no more, and remove the folder."""
+        """Stop listening, and remove the directory."""
         if self._listener is not None:
             self._listener.close()
             self._listener = None

@@ -247,7 +247,7 @@ class Nodes:
         return replace(over, status=self._find_status(over)) if isinstance(over, Over) else over
 
     def _brief(self, attempt: int) -> Message:
-        """Tell all nodes the facts about an attempt before its start, which has no more values."""
+        """Send all nodes the facts about an attempt before its start."""
         port, served = self._master_port, self._served
         if attempt and served.moves_port and port:  # what is left of an attempt cannot connect to the next
             self._master_port = port = find_free_port(port) or port

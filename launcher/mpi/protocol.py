@@ -150,7 +150,7 @@ class PassOn:
 
 @message
 class Release:
-    """All ranks have ended or are not waited for any more: their wrappers may exit. Sent to ranks as well."""
+    """All ranks have ended or are no longer awaited: their wrappers may exit. Also sent to ranks."""
 
 
 FROM_RANK = (Attached, Started, Abandoned, RankEnded)

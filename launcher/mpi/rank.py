@@ -258,7 +258,7 @@ class RankCoordination:
         return self._holds
 
     def _takes_verdict(self, verdict: Verdict) -> bool:
-        """Keep the verdict for our report: the head publishes that of the whole job."""
+        """Keep the verdict for our report; the head publishes the whole job's."""
         self._verdict = verdict
         return True
 

@@ -241,7 +241,7 @@ def make_rank_event(node: MpiNode, end: RankEnded) -> Event:
 
 
 def find_cause(why: str) -> Cause:
-    """Return the cause of a rank's end on which there is no verdict; ``why``: why it could not be started."""
+    """Return the cause of a rank's end without a verdict; ``why``: why it could not start."""
     if why:
         return Cause("rank-refused", why, "its own error message has the fix", retryable=False)
     return Cause(KILLED, "its launcher ended without a report, as after SIGKILL", WATCH_FOR_KILLS)

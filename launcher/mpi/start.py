@@ -251,7 +251,7 @@ def _lead(
 
 
 def _is_named(plan: Plan, fact: Fact) -> bool:
-    """Return whether the user or a variable says exactly what the fact is."""
+    """Whether the user or a variable states the fact exactly."""
     return any(found.claim.fact is fact and found.claim.trust <= Trust.STATED for found in plan.findings)
 
 

@@ -137,7 +137,7 @@ def run_tuner(
 
 
 def make_commands() -> str:
-    """Return a new private directory from which programs can be run.
+    """Return a new private directory that programs can run from.
 
     Raises:
         NotReady: There is none in any of `COMMANDS`.

@@ -55,7 +55,7 @@ class GpuErrors:
         return tuple(sorted(self._found.values(), key=lambda xid: xid.meaning.fault != HARDWARE))
 
     def close(self) -> None:
-        """Read no more; the helper ends with the launcher's other helpers."""
+        """Stop reading; the helper ends with the launcher's other helpers."""
         if self._fd is not None:
             self._loop.remove(self._fd)
             os.close(self._fd)

@@ -45,7 +45,7 @@ def describe_loss(tails: Sequence[tuple[str, bytes]]) -> str | None:
 
 
 def find_nan(tail: bytes) -> str | None:
-    """Return the line from which on a loss was NaN to the end of an output; None without one."""
+    """Return the line from which a loss stayed NaN to the end; None without one."""
     since: dict[str, int] = {}
     text = tail.decode("utf-8", "replace").replace("\r", "\n")
     for match in LOSS.finditer(text):

@@ -235,7 +235,7 @@ class MeetingWatch:
     # --- reading /proc
 
     def _each(self, pids: Iterable[int]) -> Iterator[int]:
-        """Yield processes to read, each of which takes up to 0.3 s.
+        """Yield processes to read; each takes up to 0.3 s.
 
         Raises:
             TooMuch: This check has had its time.

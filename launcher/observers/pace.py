@@ -62,6 +62,11 @@ class RankPace:
     blocked: float = 0.0
     running: float = 0.0
 
+    @property
+    def busy(self) -> float:
+        """Part of the time in which it did not wait for other ranks, as far as that is known."""
+        return min(1.0, self.stopped + self.delayed + self.sleeping + self.blocked + self.running)
+
 
 class RankLooks:
     """The looks at one rank.
@@ -157,7 +162,7 @@ class PaceWatch:
         self.ranks, self._used = ranks, used
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop looking."""
         self.due = None
 
     def read(self) -> dict[int, RankPace]:
@@ -178,15 +183,18 @@ def find_busiest(pid: int) -> int:
 # --- which rank differs
 
 RULES = (
-    ("stopped", 0.03, 1.0, "is stopped {share} of the time (SIGSTOP, or a paused container)"),
-    ("delayed", 0.25, 1.0, "waits {share} of the time for a CPU: a limit, or another program on its CPUs"),
-    ("sleeping", 0.25, 1.0, "is in sleep {share} of the time"),
-    ("blocked", 0.25, 1.0, "waits {share} of the time for a disk or a device"),
-    ("running", 0.15, 1.6, "computes {share} of the time, and the others wait for it"),
+    ("stopped", 0.03, "is stopped {share} of the time (SIGSTOP, or a paused container)"),
+    ("delayed", 0.25, "waits {share} of the time for a CPU: a limit, or another program on its CPUs"),
+    ("sleeping", 0.25, "is in sleep {share} of the time"),
+    ("blocked", 0.25, "waits {share} of the time for a disk or a device"),
+    ("running", 0.05, "computes {share} of the time, and the others wait for it"),
 )
-"""Part of `RankPace`; how much more than that of all others it is, and how many times as much; what it means.
+"""Part of `RankPace`, how much more than that of all others it is, and what it means.
 
-The first rule that holds names the rank."""
+The first rule that holds names the rank.
+"""
+BUSIER, TIMES = 0.15, 2.0
+"""A rank that computes more is slow only if it waits so much less, and computes so many times as much."""
 
 
 def find_slow(paces: Mapping[int, RankPace]) -> list[tuple[list[int], str]]:
@@ -199,22 +207,23 @@ def find_slow(paces: Mapping[int, RankPace]) -> list[tuple[list[int], str]]:
     """
     found: list[tuple[list[int], str]] = []
     known: set[int] = set()
-    for name, least, times, text in RULES:
+    for name, least, text in RULES:
         shares = {rank: getattr(pace, name) for rank, pace in paces.items()}
-        ranks = [rank for rank in find_apart(shares, least, times) if rank not in known]
-        if not ranks:
-            continue
-        known.update(ranks)
+        ranks = [rank for rank in find_apart(shares, least) if rank not in known]
         others = [share for rank, share in shares.items() if rank not in ranks]
-        share = _percent([shares[rank] for rank in ranks])
-        found.append((ranks, f"{text.format(share=share)}; others {_percent(others)}"))
+        if name == "running" and ranks:
+            waits = max(paces[rank].busy for rank in paces if rank not in ranks)
+            is_slow = min(paces[rank].busy for rank in ranks) >= waits + BUSIER
+            ranks = ranks if is_slow and min(shares[rank] for rank in ranks) >= TIMES * max(others) else []
+        if ranks:
+            known.update(ranks)
+            share = _percent([shares[rank] for rank in ranks])
+            found.append((ranks, f"{text.format(share=share)}; others {_percent(others)}"))
     return found
 
 
-def find_apart(values: Mapping[int, float], least: float, times: float = 1.0) -> list[int]:
+def find_apart(values: Mapping[int, float], least: float) -> list[int]:
     """Return the ranks above the widest gap between neighboring values, if it is as wide as ``least``.
-
-    And if all values above are so many ``times`` those below.
 
     None if they are the majority: then the others are not what is usual.
     """
@@ -224,10 +233,7 @@ def find_apart(values: Mapping[int, float], least: float, times: float = 1.0) ->
     widest = max(gaps, default=0.0)
     if not gaps or widest < least:
         return []
-    place = gaps.index(widest) + 1
-    ranks = ordered[:place]
-    if sizes[place - 1] < times * sizes[place]:
-        return []
+    ranks = ordered[: gaps.index(widest) + 1]
     return sorted(ranks) if 2 * len(ranks) <= len(ordered) else []
 
 

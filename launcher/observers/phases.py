@@ -33,7 +33,7 @@ class Phases:
         list_pids: Callable[[], Iterable[int]],
         private: str | None,
     ) -> None:
-        """Take what tells the phase.
+        """Keep the sources of the phase.
 
         Args:
             limits: Seconds for some of the phases.

@@ -149,7 +149,7 @@ class StallDetector:
 
 
 def describe_gpus(uses: Sequence[GpuUse]) -> str:
-    """Return what the GPUs did meanwhile, as the end of a sentence; empty if unknown."""
+    """Return what the GPUs did in that time, as the end of a sentence; empty if unknown."""
     if not uses:
         return ""
     spinning = sum(use.spins for use in uses)

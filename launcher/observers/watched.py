@@ -94,7 +94,7 @@ class Children:
 
 
 class Workers:
-    """The processes that an agent of ours has started, at any depth below it."""
+    """The processes that our agent has started, at any depth below it."""
 
     of_agent = True
 

@@ -107,7 +107,7 @@ def limits(*phases: str) -> Parse:
 
 
 def size(least: str) -> Parse:
-    """Accept at least so many bytes: ``65536``, ``100M``, ``4GiB``; units of 1024."""
+    """Accept a size: ``65536``, ``100M``, ``4GiB``; units of 1024. ``least``: in bytes."""
 
     def parse(text: str) -> int:
         found = _bytes(text)
@@ -140,7 +140,7 @@ def list_of(kind: str, *more: str) -> Parse:
 
 
 def words(least: str = "0") -> Parse:
-    """Accept at least so many words, which may be quoted as in a shell."""
+    """Accept words, quoted as in a shell. ``least``: their minimum number."""
 
     def parse(text: str) -> tuple[str, ...]:
         import shlex

@@ -121,12 +121,12 @@ class Options:
         return self.number("roll_call_timeout", 900.0)
 
     def origins(self, *dests: str) -> list[str]:
-        """Return the origins of those of these flags that were given and not switched off."""
+        """Return the origins of the given flags that are not switched off."""
         found = [self._given[dest] for dest in dests if dest in self._given]
         return [given.origin for given in found if given.value]
 
     def spell(self, dests: Container[str]) -> list[str]:
-        """Return those of these flags that were given, as words for the command line of another launcher."""
+        """Return the given flags as words for another launcher's command line."""
         words = []
         for flag in FLAGS:
             given = self._given.get(flag.dest)
@@ -205,7 +205,7 @@ C10D_PORT = 29400
 
 
 def _claim_standalone(source: Source, given: Given | None) -> None:
-    """Claim one node whatever the platform says; port 0 means any free port."""
+    """Claim one node, whatever the platform says; port 0 means any free port."""
     if given is not None and given.value:
         source.claim(Fact.NODE_COUNT, 1, given.origin, Trust.ASKED)
         source.claim(Fact.NODE_RANK, 0, given.origin, Trust.ASKED)
@@ -327,7 +327,7 @@ def _settle_standalone(given: dict[str, Given]) -> None:
 
 
 def _add_spares(given: dict[str, Given]) -> None:
-    """Count the spare nodes with those of ``--nnodes``: the platform's number of nodes has both."""
+    """Add the spares to ``--nnodes``: the platform's node count includes both."""
     nodes, spares = given.get("nnodes"), given.get("spares")
     if nodes and spares and isinstance(nodes.value, int) and isinstance(spares.value, int) and spares.value:
         total = nodes.value + spares.value

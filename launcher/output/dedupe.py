@@ -24,7 +24,7 @@ WAITING_BYTES = 1 << 18
 
 
 class Batch:
-    """Lines that a process has written at once."""
+    """Lines that a process wrote together."""
 
     def __init__(self, source: Deduped, writer: object, lines: list[bytes]) -> None:
         self.source, self.writer, self.lines = source, writer, lines

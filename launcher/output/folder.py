@@ -107,7 +107,7 @@ class RunFolder:
         return f"{self.path}/{attempt}_{process}_{name}"
 
     def variables(self, attempt: int, process: str, environ: Mapping[str, str]) -> dict[str, str]:
-        """Return the variables that tell a process the paths of its files; none without a directory.
+        """Return the variables with the paths of a process's files; none without a directory.
 
         With them comes PYTHONPATH, with a directory of ours in front: see
         `launcher.guest.site.sitecustomize`.
@@ -169,7 +169,7 @@ class RunFolder:
             yield self._private[place]
 
     def socket_paths(self, name: str) -> Iterator[str]:
-        """Yield paths for a socket of ours in private folders."""
+        """Yield paths for our socket in private directories."""
         for folder in self.private_folders():
             path = f"{folder}/{name}"
             if len(os.fsencode(path)) <= SOCKET_PATH_BYTES:
@@ -185,7 +185,7 @@ class RunFolder:
 
 
 def _remove_files(folder: str, *, but: str) -> None:
-    """Remove the files of a directory of ours, except those whose names begin so; directories in it stay."""
+    """Remove the files of our directory except those with these name prefixes; keep subdirectories."""
     try:
         for entry in os.scandir(folder):
             if not entry.name.startswith(but) and not entry.is_dir(follow_symlinks=False):

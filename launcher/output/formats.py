@@ -28,7 +28,7 @@ _ESCAPES = {0x08: b"\\b", 0x09: b"\\t", 0x0C: b"\\f", 0x0D: b"\\r"}
 
 
 class PlainLines:
-    """Lines with a prefix; a carriage return ends a line, too: that of a progress bar."""
+    """Lines with a prefix; a carriage return also ends a line, as in a progress bar."""
 
     def __init__(self, prefix: bytes = b"", clock: UtcClock | None = None, *, bars: bool = True) -> None:
         """Set the look of one stream.
@@ -109,7 +109,7 @@ class JsonLines:
         screen.put(None, b"", self.render(text, ranks, moment))
 
     def render(self, text: bytes, ranks: Sequence[int] = (), moment: str = "") -> bytes:
-        """Return an object for each line; that of a piece says that the line goes on."""
+        """Return an object for each line; a partial line's object is marked unfinished."""
         more = f',"ranks":{[*ranks]}' if ranks else ""
         head = f'{{"time":"{moment or self._clock.read()}",{self._facts}{more},"text":"'.encode()
         if not _is_utf8(text):
@@ -118,7 +118,7 @@ class JsonLines:
 
 
 def split(text: bytes, end: bytes) -> list[bytes]:
-    """Return the lines of a text with their ends, and what stands after the last one."""
+    """Return a text's lines with their ends, and the rest after the last one."""
     *lines, rest = text.split(end)
     return [line + end for line in lines] + ([rest] if rest else [])
 

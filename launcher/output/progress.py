@@ -341,7 +341,7 @@ class Nvml:
 
 
 class MemoryGauge:
-    """The job's memory use and limit: those of its cgroup, or else of the whole node."""
+    """The job's memory use and limit: its cgroup's, or else the whole node's."""
 
     def __init__(self, host: Host) -> None:
         """Find the innermost cgroup that counts memory."""

@@ -349,7 +349,7 @@ class OutputRouter:
             self.listener(event, text, fields)
 
     def _release(self) -> None:
-        """Show the lines that wait for others: what is written now stands below them."""
+        """Show the lines that wait for others, before what is written now."""
         for waiting in self._shared:
             waiting.release()
 

@@ -52,7 +52,7 @@ def find_paper(environ: Mapping[str, str], fd: int = 1) -> Paper:
 
 
 def find_size(environ: Mapping[str, str], fd: int = 1) -> tuple[int, int]:
-    """Return columns and lines of a terminal: those of COLUMNS and LINES, else its own."""
+    """Return a terminal's columns and lines: COLUMNS and LINES, or else its own."""
     try:
         own = tuple(os.get_terminal_size(fd))
     except OSError:
@@ -84,14 +84,14 @@ def measure(text: str) -> int:
 
 
 def cut(text: str, width: int) -> str:
-    """Return a text in at most so many columns. One that is longer ends with an ellipsis."""
+    """Return a text cut to a number of columns, with an ellipsis at the end."""
     if measure(text) <= width:
         return text
     return _take(text, width - 1) + "…"
 
 
 def _take(text: str, width: int) -> str:
-    """Return the beginning of a text that takes at most so many columns."""
+    """Return the beginning of a text that fits into a number of columns."""
     if text.isascii():
         return text[: max(0, width)]
     end = room = 0

@@ -126,7 +126,7 @@ class Tracebacks:
 
     @property
     def is_complete(self) -> bool:
-        """Whether its last line is that of an exception."""
+        """Whether its last line is an exception."""
         last = self._text[self._text.rfind(b"\n", 0, len(self._text) - 1) + 1 :]
         bare = last.removeprefix(self.mark + b" ")
         return last.endswith(b"\n") and not bare.startswith(b" ") and HEAD not in bare

@@ -166,7 +166,7 @@ def divide_by_node(cores: Sequence[Core], nodes: Sequence[frozenset[int | None]]
 def _wanted_nodes(
     request: BindingRequest, gpus: Sequence[Gpu], cores: Sequence[Core], place: int
 ) -> frozenset[int | None]:
-    """Return the NUMA nodes of one process's GPUs, at least one of which has cores of ours."""
+    """Return the NUMA nodes of one process's GPUs, at least one with CPUs that we may use."""
     present = frozenset(core.node for core in cores)
     if len(present) == 1:
         return present  # our cores are on one node only, whatever node the GPU reports

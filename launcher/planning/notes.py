@@ -241,7 +241,7 @@ def _note_shell(case: Case, host: Host) -> tuple[str, ...]:
 
 
 def _name_launcher(argv: Sequence[str], text: str) -> str:
-    """Return a launcher that a shell's text, or that of its file, names outside a comment; empty if none."""
+    """Return a launcher named outside comments in a shell's text or file; empty if none."""
     lines = [line.partition("#")[0].split() for line in (*argv[1:], *text.splitlines())]
     known = list_names() | {SRUN}
     return next((name for words in lines for word in words if (name := name_program(word)) in known), "")
@@ -264,7 +264,7 @@ def _read_shell(command: Sequence[str], host: Host) -> tuple[str, str]:
 
 
 def _note_pipeline(case: Case, host: Host) -> tuple[str, ...]:
-    """Return a note if a shell's status is that of ``tee``, and not that of the training before it."""
+    """Return a note if a shell's status is ``tee``'s instead of the training's."""
     if not may_be_shell(case.command):
         return ()
     path, text = _read_shell(case.command, host)

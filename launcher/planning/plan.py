@@ -109,7 +109,7 @@ def _plan_job(
 
 
 def assemble(shape: PlanShape, parts: Parts, host: Host, role: str) -> Plan:
-    """Assemble the plan from the shape and the parts of a job; ``role`` is that of its processes.
+    """Assemble the plan from a job's shape and parts; ``role``: of its processes.
 
     Raises:
         LauncherError: A request of the user cannot be met.
@@ -263,7 +263,7 @@ def _gather_notes(
 
 
 def _note_spare(allocation: Allocation) -> Iterator[str]:
-    """Yield that this node is a spare one, whose plan is that of the last node."""
+    """Yield the note that this node is a spare, planned like the last node."""
     if allocation.spare is not None:
         yield (
             f"node {allocation.spare} is a spare node: it waits, and takes the rank of a lost node; "
@@ -277,7 +277,7 @@ def spans_nodes(allocation: Allocation) -> bool:
 
 
 def _count_writers(topology: Topology, agent: NodeCommand | None) -> int:
-    """Return the number of processes whose output we relay; those of all nodes if mpirun starts them."""
+    """Return the number of processes whose output we relay: all nodes' if mpirun starts them."""
     fleet = agent and agent.fleet
     return len(fleet.hosts) * fleet.per_node if fleet else len(topology.places)
 

@@ -114,7 +114,7 @@ def _plan_gpus(place: Place, case: Case) -> tuple[Setting, ...]:
 def plan_companions(
     beside: Sequence[Companion], settings: Sequence[Setting], options: Options, environ: Mapping[str, str]
 ) -> tuple[Companion, ...]:
-    """Return the companions of a framework with all variables from us; they get none of the ranks'."""
+    """Return a framework's companions with our variables, but none of the ranks'."""
     if not beside:
         return ()
     unset = starters.plan_agent_unset(environ, torch=False, rewritten=False)

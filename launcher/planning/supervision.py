@@ -106,7 +106,7 @@ def plan_supervision(
 
 
 def _plan_stall(options: Options) -> tuple[float, tuple[tuple[str, float], ...]]:
-    """Return the seconds of silence that make a stall, and those of the phases with a limit of their own.
+    """Return the seconds of silence that make a stall, and the phases' own limits.
 
     Raises:
         UsageError: The first progress has a limit, and nothing shows progress.

@@ -51,7 +51,7 @@ class Notice:
 
 
 class Azure:
-    """Azure's Scheduled Events; those of other machines in the scale set are ignored."""
+    """Azure's Scheduled Events; other machines' events in the scale set are ignored."""
 
     title = "Azure"
     every_s = 2.0

@@ -63,7 +63,7 @@ def find_parent(pid: int) -> int:
 
 
 def descends_from(pid: int, ancestors: set[int]) -> bool:
-    """Whether a process is a descendant of one of these; True if it has too many ancestors to tell."""
+    """Whether a process descends from one of these; True if it has too many ancestors to check."""
     for _ in range(DEPTH_MAX):
         pid = find_parent(pid)
         if pid in ancestors:

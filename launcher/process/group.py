@@ -197,7 +197,7 @@ class ProcessGroup:
                 self.template.release(len(forked))
 
     def _start_one(self, index: int, child: Child, streams: Streams, errors: ExecErrors) -> int:
-        """Start a process; if there are no more, it takes the place of the watchdog."""
+        """Start a process; if the kernel has no more, replace the watchdog with it."""
         path, watchdog = self._paths[index], self.watchdog
         try:
             return start(index, child, path, streams, self._signals, errors)
@@ -292,7 +292,7 @@ class ProcessGroup:
         self._has_ends = True
 
     def on_end(self, process: Process) -> None:
-        """Collect a process that has ended, as the kernel reports, and tell the owner."""
+        """Collect a process that has ended, as the kernel reports, and notify the owner."""
         if process.code is not None:
             return
         self._has_ends = True  # waitid lists it before orphans that have ended, too

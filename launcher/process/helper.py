@@ -49,7 +49,7 @@ class Helper:
         loop.add(fd, self._hear)
 
     def finish(self) -> None:
-        """Take the answer so far, and wait for no more."""
+        """Take the answer so far, and stop waiting."""
         if self._fd is not None:
             self._read()
             self._answer()
@@ -95,7 +95,7 @@ class Helper:
 
 
 class Served:
-    """The launcher's view of a process that answers as long as it runs; its pid is None once reaped."""
+    """A process that answers while it runs; its pid is None once reaped."""
 
     def __init__(self, pid: int) -> None:
         self.pid: int | None = pid
@@ -162,7 +162,7 @@ class Helpers:
         return helper
 
     def serve(self, work: Callable[[], None], ours: int, theirs: int, *, name: str, nice: int = 0) -> Served:
-        """Run a function in a fork that talks with us as long as it runs.
+        """Run a function in a fork that exchanges messages with us while it runs.
 
         Args:
             work: Runs in the fork; of the descriptors above 2 it has ``theirs`` only.
@@ -179,7 +179,7 @@ class Helpers:
         return server
 
     def adopt(self, pid: int) -> Served:
-        """Take over a child of ours that was started elsewhere and runs until it is closed."""
+        """Adopt one of our children, started elsewhere, until it is closed."""
         self._running[pid] = server = Served(pid)
         return server
 
@@ -203,7 +203,7 @@ class Helpers:
         return pid
 
     def forget(self, pid: int) -> None:
-        """Note that a child of ours was reaped."""
+        """Note that one of our children was reaped."""
         helper = self._running.pop(pid, None)
         if helper is not None:
             helper.note_end()

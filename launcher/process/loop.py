@@ -55,7 +55,7 @@ class Later:
         self._make()
 
     def close(self) -> None:
-        """Do not act any more."""
+        """Stop acting."""
         self.due = None
 
 
@@ -145,7 +145,7 @@ class Loop:
         self.timers.remove(limit)
 
     def guard(self, action: Callable[[], None]) -> bool:
-        """Run an action; print a fault of ours instead of raising it. Return whether there was none."""
+        """Run an action; print our own fault instead of raising it. Return whether there was none."""
         try:
             action()
         except Exception:

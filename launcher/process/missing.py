@@ -108,7 +108,7 @@ def _read_table() -> dict[str, Mapping[str, str]]:
 
 
 def fix_module(message: str) -> str:
-    """Return how to install the package of the module that a message says is missing; empty if unknown."""
+    """Return how to install the package of a missing module; empty if unknown."""
     found = _MODULE.search(message)
     name = found[1] if found else ""
     known = _read_table()

@@ -62,7 +62,7 @@ def with_settings(child: Child, settings: Mapping[str, str]) -> Child:
 
 
 def cannot_start(error: OSError) -> NotReady:
-    """Return the error for a kernel that gives us no more processes or descriptors."""
+    """Return the error for a kernel without processes or descriptors left."""
     fix = "raise the limit that is reached: ulimit -u, ulimit -n, pids.max of the container"
     return NotReady(Problem("cannot-start", f"cannot start a process: {error.strerror}", "this node", fix))
 

@@ -123,7 +123,7 @@ class Stopper:
         self._tell(self.leaders(), reached=reached)
 
     def sweep(self) -> None:
-        """Stop the leftovers of a job that has ended by itself, after a short time in which they may exit."""
+        """Stop the leftovers of a job that ended by itself, after a moment to exit on their own."""
         if self.number is None and self.due is None:
             self._lingers = True
             self.due = time.monotonic() + LINGER_S
@@ -155,7 +155,7 @@ class Stopper:
         self.due = None if self.gave_up else now + KILL_EVERY_S
 
     def _chase(self) -> None:
-        """Kill processes that become our children meanwhile; we are faster than they can fork."""
+        """Kill processes that become our children in between; we are faster than they can fork."""
         hit = {pid for pid, number in self.told.items() if number == signal.SIGKILL}
         for _ in range(CHASES):
             for pid in self.leaders():

@@ -167,7 +167,7 @@ def describe_missing(records: Sequence[RankRecord]) -> str:
 
 
 def _find_groups(records: Sequence[RankRecord], world_size: int | None) -> list[_Group]:
-    """Return the groups; names may be used for several sets of ranks, so the ranks tell them apart."""
+    """Return the groups, keyed by name and ranks: one name can be used for several sets of ranks."""
     groups: dict[tuple[str, str], _Group] = {}
     known = frozenset(record.rank for record in records if not record.missing)
     room = MEMBERS_MAX
@@ -191,7 +191,7 @@ def _find_groups(records: Sequence[RankRecord], world_size: int | None) -> list[
 def _judge_group(
     group: _Group, waits: Mapping[int, Collective], waiting: set[int], edges: dict[int, set[int]]
 ) -> list[Conclusion]:
-    """Return what is wrong with the first collective of a group in which a rank waits."""
+    """Return what is wrong with the first collective of a group that a rank waits in."""
     together = {rank: one for rank, one in waits.items() if not one.is_p2p}
     if not together:
         return []

@@ -46,7 +46,7 @@ READER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "reader.py")
 
 @frozen
 class Mark:
-    """State of a dump file, by which a new one is told from an old one."""
+    """State of a dump file, to distinguish a new one from an old one."""
 
     inode: int = 0
     size: int = -1

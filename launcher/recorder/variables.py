@@ -83,7 +83,7 @@ def is_off(environ: Mapping[str, str]) -> bool:
 
 
 def find_places(environ: Mapping[str, str]) -> Places | None:
-    """Return where a process with this environment dumps; None without a recorder of which we know."""
+    """Return where a process with this environment dumps; None without a known recorder."""
     dumps = environ.get(FILE) or environ.get(OLD_FILE)
     return Places(dumps, environ.get(PIPE, "")) if dumps and not is_off(environ) else None
 

@@ -115,7 +115,7 @@ def find_held(
     survivors: Collection[int],
     exists: Callable[[int], bool] | None = None,
 ) -> list[GpuMemoryUse]:
-    """Return the GPUs on which an attempt that has ended holds memory, each with the attempt's PIDs only.
+    """Return the GPUs where the last attempt still holds memory, with that attempt's PIDs only.
 
     A PID that NVML lists and that does not exist is one of the attempt, unless it was listed before: then it
     belongs to another PID namespace. If NVML lists no process at all, the used memory decides.

@@ -163,7 +163,7 @@ class History:
 
 
 def _add_up(*, start: int, attempts: int, whole: int, after: int) -> str:
-    """Return the line that says where the time went; in nanoseconds, and what is shown adds up."""
+    """Return the line on where the time went; the rounded parts add up to the total."""
     parts = [max(0, part) for part in (start, attempts, whole - start - attempts - after, after)]
     digits = 3 if sum(parts) < 10e9 else 1
     shown = [round(part / 1e9, digits) for part in parts]
@@ -179,7 +179,7 @@ def _add_up(*, start: int, attempts: int, whole: int, after: int) -> str:
 
 
 def _seconds(time_s: float) -> str:
-    """Return a duration; that of a short attempt with more decimals."""
+    """Return a duration, with more decimals if it is short."""
     return f"{time_s:.3f} s" if time_s < 1 else f"{time_s:.1f} s"
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
         @property
         def is_over(self) -> bool:
-            """Whether no more output need be searched."""
+            """Whether the search is over."""
 
         def begin(self) -> None:
             """Begin an attempt."""

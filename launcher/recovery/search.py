@@ -56,7 +56,7 @@ class Search:
 
     @property
     def is_over(self) -> bool:
-        """Whether no more output need be searched."""
+        """Whether the search is over."""
         return self.has_found or self.is_given_up
 
     def put(self, lines: bytes | bytearray) -> None:

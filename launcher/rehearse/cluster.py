@@ -168,7 +168,7 @@ class Cluster:
             os.kill(below[0] if below else pid, signum)
 
     def crash(self, node: SimulatedNode) -> None:
-        """End a node at once with all that runs on it, as a power cut would; it stays down."""
+        """End a node with everything on it, as a power cut would; it stays down."""
         self._holders[node.index].end()
 
     def disconnect(self, node: SimulatedNode) -> None:
@@ -198,7 +198,7 @@ class Cluster:
         self.close()
 
     def _start(self, deadline: float) -> None:
-        """Start the switch, or make the directory that stands in for it; then all nodes at once."""
+        """Start the switch, or make the directory that replaces it; then all nodes together."""
         asked = os.environ.get("TMPDIR") or RUNNING
         places = (asked if len(os.fsencode(asked)) <= PLACE_BYTES else RUNNING, RUNNING)
         folder = self._folder = FOLDER if self.isolated else make_private_folder(places)

@@ -1,4 +1,4 @@
-"""Command lines by which this machine's mpirun starts a rehearsed job, as a platform would write them."""
+"""The command lines that start a rehearsed job with this machine's mpirun, as a platform would."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def find_mpirun(environ: Mapping[str, str]) -> Mpi:
 def command_line(
     mpirun: Mpi, agent: str, nodes: Sequence[SimulatedNode], per_node: int, forward: Mapping[str, str]
 ) -> list[str]:
-    """Return the start of an mpirun command line, to which the command is added.
+    """Return the beginning of an mpirun command line; the command follows.
 
     Binding of processes to CPUs stays at mpirun's default if that works, as on platforms: the launcher has to
     cope with it.

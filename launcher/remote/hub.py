@@ -196,7 +196,7 @@ class Hub:
             self._send(node, EndProgram(number))
 
     def close(self) -> None:
-        """Accept no more clients, and end those that are here."""
+        """Stop accepting clients, and close the present ones."""
         self._clients.close()
         for index in list(self._programs):
             self.lose(index, "the job is over")

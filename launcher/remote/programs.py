@@ -1,4 +1,4 @@
-"""Runs programs on a node other than node 0, for clients on node 0.
+"""Runs programs on this node for clients on node 0.
 
 For mpirun and DeepSpeed's autotuner this is what sshd is for ssh, for one job only. If the connection to
 node 0 is lost, the standard streams of the programs are closed, as sshd does it.
@@ -146,7 +146,7 @@ class Programs:
             self._loop.add(fd, lambda stream=stream: self._forward(program, stream))  # type: ignore[misc]
 
     def _forward(self, program: Program, stream: int) -> None:
-        """Send the output that can be read now, up to one chunk; no more once the window is used up."""
+        """Send the output that is ready, up to one chunk, while the window allows."""
         self._send_output(program, stream)
         if program.window <= 0:
             for fd in program.outputs.values():

@@ -60,7 +60,7 @@ def run_there(path: str, host: str, line: str, *, reads: bool) -> int | None:
         connected.connect(path)
 
         def tell(message: object) -> None:
-            """Send a message; if the command has ended meanwhile, what we receive tells."""
+            """Send a message; if the command has ended, we learn it by what we receive."""
             with suppress(BrokenPipeError, ConnectionResetError):
                 connected.sendall(pack_line(pack(message)))
 

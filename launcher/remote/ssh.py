@@ -116,7 +116,7 @@ def run_on_all(
 
 
 def _spell(typed: Mapping[str, str | bool]) -> Iterator[str]:
-    """Yield typed flags as words, without those of this launcher alone."""
+    """Yield the typed flags as words, except flags of this launcher alone."""
     for flag in FLAGS:
         value = typed.get(flag.dest)
         if value is None or flag.dest in OF_FIRST:

@@ -45,7 +45,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def read_timeout_s(environ: Mapping[str, str]) -> float:
-    """Return the seconds to wait: as long as ranks do, which the launcher has set unless the user did."""
+    """Return the seconds to wait: as long as ranks do, by the user's or the launcher's setting."""
     text = environ.get("HOROVOD_GLOO_TIMEOUT_SECONDS", "")
     return float(text) if text.isascii() and text.isdecimal() else DEFAULT_S
 

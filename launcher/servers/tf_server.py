@@ -1,4 +1,4 @@
-"""Runs a task of TensorFlow as long as it is needed: the standard server, or a command.
+"""Runs a TensorFlow task while it is needed: the standard server, or a command.
 
     python tf_server.py                                        serve the task that TF_CONFIG names
     python tf_server.py --until HOST:PORT                      ... until nothing listens there anymore
@@ -172,7 +172,7 @@ def watch_peers(peers: str, wait_s: float) -> int:
 
 
 def run(command: Sequence[str], watch: PortWatch | None, linger_s: float) -> int:
-    """Run a command until it ends or the job is over; return its status, or that of the job.
+    """Run a command until it ends or the job is over; return its status or the job's.
 
     Args:
         command: The command line.

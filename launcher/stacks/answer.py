@@ -211,7 +211,7 @@ class Spot:
 
     @property
     def call(self) -> object:
-        """The call of the user's code: equal for ranks that wait for each other, wherever inside of it."""
+        """The call in the user's code: equal for ranks that wait for each other anywhere inside it."""
         if self.collective is None or self.users is None:
             return self
         return self.users, self.folder, self.collective.file, self.collective.function

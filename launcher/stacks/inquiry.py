@@ -138,7 +138,7 @@ class Inquiry:
             self._sort(answer)
 
     def _sort(self, answer: Answer) -> None:
-        """Plan to ask a process in the way in which it can be asked."""
+        """Queue a process for the best way to ask it."""
         file = find_stacks_file(answer.pid, self._folder)
         if file is not None and answer.state not in "Tt":
             self._lanes.setdefault(file, Lane(file)).add(answer)
@@ -147,7 +147,7 @@ class Inquiry:
             self._queue.append(answer.without_threads(why))
 
     def _take_grown(self) -> None:
-        """Plan to ask the processes that are not young any more; forget those that have ended."""
+        """Queue the processes that are no longer young; forget those that have ended."""
         for answer in [one for one in self._young if not is_young(one.pid)]:
             self._young.remove(answer)
             if is_alive(answer.pid):
@@ -175,7 +175,7 @@ class Inquiry:
 
 
 def write_stacks(folder: int, headline: str, answers: Sequence[Answer]) -> str:
-    """Write all stacks to a new file in a directory, of which this is the descriptor; return its name.
+    """Write all stacks to a new file in the directory with this descriptor; return its name.
 
     Raises:
         OSError: The file cannot be written.
@@ -284,7 +284,7 @@ def ask(pid: int, path: str) -> None:
 
 
 def find_stacks_file(pid: int, folder: str | None) -> str | None:
-    """Return the file below ``directory`` in which a process answers the stack signal; None if it does not.
+    """Return the file below ``directory`` that a process writes its stacks to; None if it has none.
 
     The process itself must catch the signal and have the file open. Then the handler is the hook's, and it
     does not write to another file that got the descriptor of one that a script closed.
@@ -320,7 +320,7 @@ def is_answering(pid: int, before: set[str]) -> bool:
 
 
 def read_from(path: str, start: int) -> bytes:
-    """Return the part of a file after ``start``; empty if it is no longer a file of ours.
+    """Return the part of a file after ``start``; empty if the file is no longer ours.
 
     At most the last MiB: the main thread comes last.
     """
@@ -350,7 +350,7 @@ def start_py_spy(program: str, answer: Answer, until: float, *, native: bool) ->
 
 
 def read_py_spy(run: Tool, answer: Answer) -> Answer:
-    """Return what a run of py-spy that is over says about a process."""
+    """Return the result of a finished py-spy run."""
     out, err = run.finish()
     if run.was_killed:
         return answer.without_threads(f"py-spy did not end within {PY_SPY_S:g} s")

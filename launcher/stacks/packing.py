@@ -32,7 +32,7 @@ TEXTS = ("command", "state", "call", "kernel", "folder", "means", "why")
 
 
 def pack(answers: Sequence[Answer], *, threads: bool, limit_bytes: int = LIMIT_BYTES) -> Message:
-    """Return processes with their stacks, within the size limit; ``cut`` tells that some are left out."""
+    """Return processes with their stacks, within the size limit; ``cut``: whether some are left out."""
     shown: dict[str, str] = {}  # a text occurs in many stacks, and is redacted only once
     packed = {**_pack(answers, threads, FRAMES_MAX, TEXT_LENGTH, shown), "cut": False}
     speakers = find_speakers(answers)[:RANKS_MAX]

@@ -98,7 +98,7 @@ def render_report(answers: Sequence[Answer], world_size: int | None = None) -> l
 
 
 def name_suspect(answers: Sequence[Answer], places: Mapping[int, str]) -> tuple[int, str]:
-    """Return the rank that differs from the others, and a phrase that says what it does; -1 if none does.
+    """Return the rank that differs from the others and a phrase on what it does; -1 if none does.
 
     Args:
         answers: Processes of each rank, from the started process downwards.

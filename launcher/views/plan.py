@@ -214,7 +214,7 @@ def _nodes(plan: Plan, environ: Mapping[str, str]) -> list[str]:
 
 
 def _forwarded(fleet: Fleet, environ: Mapping[str, str]) -> list[str]:
-    """Return lines on which of this node's variables mpirun's ranks get, and which secrets they do not."""
+    """Return lines on which of this node's variables mpirun's ranks get, and which secrets they don't."""
     lines = [f"variables forwarded to their ranks: {', '.join(fleet.forward) or 'no variable'}"]
     withheld = list_withheld(
         {name: text for name, text in environ.items() if not name.startswith(PREFIX)}, fleet.forward
@@ -225,7 +225,7 @@ def _forwarded(fleet: Fleet, environ: Mapping[str, str]) -> list[str]:
 
 
 def _fabric(plan: Plan) -> list[str]:
-    """Return the line on the fabric between the nodes; a note of the plan tells tools the same."""
+    """Return the line on the fabric between the nodes; a plan note has the same for tools."""
     network = plan.network
     if network is None:
         return []

@@ -158,6 +158,69 @@ time.sleep(3600)
         job.end()
 
 
+PRINTS = """
+import os, sys, time
+print("tokens/s", 287.5 if os.environ["RANK"] == "1" else 310, flush=True)
+open(sys.argv[1] + "/up-" + os.environ["RANK"], "w").close()
+time.sleep(3600)
+"""
+
+
+def test_status_names_the_rank_whose_number_is_too_low(tmp_path: Path) -> None:
+    """``--slow-below``: a number in the output is a rule; nothing follows but a line."""
+    pattern = ("--progress-pattern", r"tokens/s (?P<value>[\d.]+)", "--slow-below", "300")
+    job = Asked(tmp_path, *pattern, script=PRINTS)
+    try:
+        line = "rank 1 prints 287.5, which is below 300 (--slow-below)"
+        wait_for(lambda: f"slow: {line}" in job.run("status").stdout, "it is named")
+        found = job.status()
+        assert found["stragglers"] == [{"ranks": [1], "nodes": [], "what": line.removeprefix("rank 1 ")}]
+        assert [row["value"] for row in found["nodes"][0]["ranks"]] == [310.0, 287.5]
+        assert job.launcher.poll() is None
+    finally:
+        job.end()
+
+
+@pytest.mark.thorough
+def test_status_names_the_rank_that_sleeps_while_the_others_wait(tmp_path: Path) -> None:
+    """From outside: the script has no line for it. With ``--no-stragglers`` nobody looks."""
+    script = """
+import os, socket, sys, time
+rank, folder = os.environ["RANK"], sys.argv[1]
+path = folder + "/socket"
+if rank == "0":
+    server = socket.socket(socket.AF_UNIX)
+    server.bind(path)
+    server.listen()
+    open(path + ".ready", "w").close()
+    other = server.accept()[0]
+else:
+    while not os.path.exists(path + ".ready"):
+        time.sleep(0.01)
+    other = socket.socket(socket.AF_UNIX)
+    other.connect(path)
+open(folder + "/up-" + rank, "w").close()
+while True:
+    if rank == "1":
+        time.sleep(0.05)
+    other.send(b"x")
+    other.recv(1)
+"""
+    for flags, expected in (((), True), (("--no-stragglers",), False)):
+        folder = tmp_path / f"{expected}"
+        folder.mkdir()
+        job = Asked(folder, *flags, script=script)
+        try:
+            if expected:
+                wait_for(lambda: "slow: rank 1 is in sleep" in job.run("status").stdout, "it is named", 90)  # noqa: B023
+            else:
+                wait_for(lambda: job.status()["nodes"][0]["elapsed_s"] > 40, "it was time enough", 90)  # noqa: B023
+                assert "slow:" not in job.run("status").stdout
+                assert "pace" not in job.status()["nodes"][0]["ranks"][0]
+        finally:
+            job.end()
+
+
 def test_log_dir_contains_no_socket(tmp_path: Path) -> None:
     """The job keeps it in a private folder: others may read --log-dir, or it may not support sockets."""
     job = Asked(tmp_path, "--log-dir", str(tmp_path / "logs"), "-r", "3")

@@ -116,7 +116,7 @@ def _become_template(here, job):
 
 def _start():
     # type: () -> None
-    """Arm this process, and become the ``sitecustomize`` that this one stands in front of.
+    """Arm this process, then load the ``sitecustomize`` that this one shadows.
 
     Raises:
         ImportError: There is no other; `site` takes it for no ``sitecustomize`` at all.
