@@ -6,8 +6,10 @@ import ast
 import string
 from pathlib import Path
 
+from launcher.cluster.outcome import OF_NODES
 from launcher.core.blocks import read_blocks
 from launcher.core.errors import KINDS, make_error, name_page
+from launcher.failure.arbiter import GAVE_UP
 from launcher.failure.symptoms import read_conclusions
 
 PACKAGE = Path(__file__).parents[2] / "launcher"
@@ -37,7 +39,10 @@ def find_calls(*makers: str) -> list[tuple[str, str, set[str] | None]]:
                 place = f"{path.relative_to(PACKAGE)}:{node.lineno}"
                 row, names = node.args[0], {keyword.arg for keyword in node.keywords}
                 names |= METHODS.get(method, set())
-                rows = [row.body, row.orelse] if isinstance(row, ast.IfExp) else [row]
+                if makers == ("make_cause",) and isinstance(row, ast.Attribute) and row.attr == "kind":
+                    rows: list[ast.expr] = [ast.Constant(kind) for kind in OF_NODES if kind != GAVE_UP]
+                else:
+                    rows = [row.body, row.orelse] if isinstance(row, ast.IfExp) else [row]
                 for one in rows:
                     assert isinstance(one, ast.Constant), f"{place}: the row must be written here"
                     known = {name for name in names if name is not None}
