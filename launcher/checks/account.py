@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import os
 
+from launcher.checks.case import CheckedNode
 from launcher.checks.finding import PROBLEM, WARNING, Finding, ok
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from launcher.checks.case import CheckedNode
 
 NAMES = ("LOGNAME", "USER", "LNAME", "USERNAME")
 """Variables that Python's getpass.getuser reads before the accounts."""

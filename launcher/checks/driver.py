@@ -13,15 +13,12 @@ from __future__ import annotations
 
 import re
 
+from launcher.checks.case import CheckedNode
 from launcher.checks.finding import PROBLEM, WARNING, Finding, ok
 from launcher.checks.runtime import MACHINE
 from launcher.machine.gpus import read_driver_version
 from launcher.machine.libraries import find_library
 from launcher.machine.packages import RUNTIMES_ALL
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from launcher.checks.case import CheckedNode
 
 TORCH = "torch"
 WHAT = "NVIDIA driver"

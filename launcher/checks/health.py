@@ -6,14 +6,11 @@ Management" (when to reset and when to replace a GPU).
 
 from __future__ import annotations
 
+from launcher.checks.case import CheckedNode
 from launcher.checks.finding import PROBLEM, WARNING, Finding, ok, render_count
+from launcher.machine.gpu_facts import GpuFacts
 from launcher.machine.hardware import count_switched
 from launcher.machine.nvml import read_gpu_facts
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from launcher.checks.case import CheckedNode
-    from launcher.machine.gpu_facts import GpuFacts
 
 SLOWED = frozenset(("hardware slowdown", "hot (software)", "hot (hardware)", "power brake"))
 """Reasons for low clocks that are a fault of the node. A GPU at its power cap is not faulty."""

@@ -7,15 +7,12 @@ Source: Linux Documentation/admin-guide/cgroup-v2.rst (memory.max), proc(5) (Mem
 
 from __future__ import annotations
 
+from launcher.checks.case import CheckedNode
 from launcher.checks.finding import WARNING, Finding, ok
 from launcher.checks.runtime import AZURE_ML, option
 from launcher.core.errors import say_size
 from launcher.machine.cgroup import read_memory_limit
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from launcher.checks.case import CheckedNode
-    from launcher.machine.host import Host
+from launcher.machine.host import Host
 
 WHAT = "memory"
 PER_PROCESS_BYTES = 2 << 30

@@ -8,13 +8,10 @@ Source: MPICH ABI Compatibility Initiative; Open MPI "Version number scheme" (se
 
 from __future__ import annotations
 
+from launcher.checks.case import CheckedNode
 from launcher.checks.finding import PROBLEM, WARNING, Finding, ok
 from launcher.core.errors import Unavailable
 from launcher.machine.mpi import KIN, MPICH, OPEN_MPI, Mpi
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from launcher.checks.case import CheckedNode
 
 ABI = {"Intel MPI": MPICH}
 """Families that have the same library as another."""

@@ -9,14 +9,10 @@ takes precedence over LD_LIBRARY_PATH).
 
 from __future__ import annotations
 
+from launcher.checks.case import CheckedNode
 from launcher.checks.finding import WARNING, Finding, ok
-from launcher.machine.libraries import find_library
+from launcher.machine.libraries import Library, find_library
 from launcher.machine.packages import NCCLS
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from launcher.checks.case import CheckedNode
-    from launcher.machine.libraries import Library
 
 NAME = "libnccl.so.2"
 

@@ -5,14 +5,11 @@ Source: ip(7) (ip_local_port_range, ip_local_reserved_ports).
 
 from __future__ import annotations
 
+from launcher.checks.case import CheckedNode
 from launcher.checks.finding import PROBLEM, WARNING, Finding, ok
 from launcher.core.ranks import is_number
+from launcher.machine.host import Host
 from launcher.machine.sockets import LISTEN, find_holder, find_sockets
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from launcher.checks.case import CheckedNode
-    from launcher.machine.host import Host
 
 RANGE = "/proc/sys/net/ipv4/ip_local_port_range"
 RESERVED = "/proc/sys/net/ipv4/ip_local_reserved_ports"

@@ -6,13 +6,11 @@ flags of ours begin so: ``--no-p`` is ``--no-python``. Loaded only with argparse
 
 from __future__ import annotations
 
+from argparse import Action
+from collections.abc import Mapping, Sequence
+
 from launcher.options.flags import FLAGS
 from launcher.options.unknown import OTHERS
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from argparse import Action
-    from collections.abc import Mapping, Sequence
 
 TORCHRUNS = frozenset((*(flag.dest for flag in FLAGS if flag.is_torchruns), "help"))
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from launcher.core.environ import Malformed
 from launcher.core.errors import Problem, UsageError
 from launcher.options.flag_values import parser_of
 from launcher.options.flags import FLAGS, GROUPS, Flag
 from launcher.options.quick import ABOUT_RUN
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
 
 HELP_WIDTH = 100
 RUN_USAGE = "[options] [--] COMMAND ..."

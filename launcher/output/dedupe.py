@@ -10,12 +10,8 @@ import time
 from collections import deque
 
 from launcher.core.log import CLOCK
-from launcher.output.formats import split
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from launcher.output.console import Screen
-    from launcher.output.formats import JsonLines, PlainLines
+from launcher.output.console import Screen
+from launcher.output.formats import JsonLines, PlainLines, split
 
 WINDOW_S = 1.0
 """Longest time that a line waits for the same line of other processes."""

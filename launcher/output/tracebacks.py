@@ -10,11 +10,8 @@ from __future__ import annotations
 import time
 
 from launcher.core.log import CLOCK
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from launcher.output.console import Screen
-    from launcher.output.formats import PlainLines
+from launcher.output.console import Screen
+from launcher.output.formats import PlainLines
 
 HEAD = b"Traceback (most recent call last):"
 QUIET_S = 0.2

@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Mapping
 from copy import copy
 
 from launcher.core.environ import is_host, leave_out_services
@@ -60,10 +61,6 @@ from launcher.sources.hydra import PROXY_NAMES
 from launcher.sources.indexed_job import HOSTS_FILE, INDEX
 from launcher.sources.sagemaker import FILE, JOB
 from launcher.sources.signs import HOST_FILES
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 PYTHONS = ("", "python", "python3")
 """Pythons whose packages are recorded: the launcher's own (empty) and those that commands name."""

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
+from launcher.checks import Result
+from launcher.checks.case import CheckedNode
 from launcher.checks.finding import LEVELS, OK, PROBLEM, WARNING, Finding, render_count
 from launcher.core.errors import TEXT_MAX
 from launcher.core.redact import quote, shorten
 from launcher.core.version import __version__
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from launcher.checks import Result
-    from launcher.checks.case import CheckedNode
 
 VERSION = 1
 COLOURS = {OK: "\033[32m", WARNING: "\033[33m", PROBLEM: "\033[1;31m"}

@@ -7,29 +7,23 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Mapping, Sequence
 
 from launcher.core.errors import say_size
 from launcher.core.frozen import replace
-from launcher.core.model import MPIRUN, Fact, Fleet, Mode, Plan, PlannedProcess, Setting
+from launcher.core.model import MPIRUN, Claim, Fact, Fleet, Mode, Plan, PlannedProcess, Setting
 from launcher.core.ranks import name_ranks, render_cpu_list
 from launcher.core.redact import printable, redact, redact_argv
+from launcher.core.supervision import Preload, Restarts
 from launcher.engines.forward import list_withheld
 from launcher.engines.mpirun import FOLDER, JOB
 from launcher.options.flags import PREFIX
-from launcher.output.tables import find_paper, lay_out
+from launcher.output.tables import Paper, find_paper, lay_out
 from launcher.process.signals import name_signal
 from launcher.views.folding import fold
 from launcher.views.plan_json import describe_setting
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from launcher.core.model import Claim
-    from launcher.core.supervision import Preload, Restarts
-    from launcher.output.tables import Paper
-
-    Row = tuple[str, str, str]
+Row = tuple[str, str, str]
 
 LOG_WIDTH = 160
 """A log has no width; wrapped at 80 columns the origins would be hard to read."""

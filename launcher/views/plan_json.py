@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
 from launcher.core.model import (
     Companion,
@@ -20,10 +21,6 @@ from launcher.core.ranks import render_cpu_list
 from launcher.core.redact import redact, redact_argv, redact_variable
 from launcher.core.supervision import LogStyle, Network, Restarts
 from launcher.core.version import __version__
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 VERSION = 1
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from launcher.core.frozen import frozen
 from launcher.core.ranks import render_cpu_list
 from launcher.core.redact import printable
+from launcher.machine.gpu_facts import GpuFacts
 from launcher.machine.hardware import MEANINGS, SELF, Hardware, count_switched, distance
 from launcher.machine.infiniband import Port, is_usable
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from launcher.machine.gpu_facts import GpuFacts
-    from launcher.machine.network import Interface
-    from launcher.planning.assignment import Assigned
+from launcher.machine.network import Interface
+from launcher.planning.assignment import Assigned
 
 GIB = 1 << 30
 LISTED = 4
