@@ -8,6 +8,8 @@ import re
 import shutil
 import signal
 import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from typing import BinaryIO
 
 from launcher.core.environ import Malformed, parse_int
 from launcher.core.errors import make_error
@@ -15,11 +17,6 @@ from launcher.core.log import say
 from launcher.core.redact import printable, redact
 from launcher.machine.whole import open_file
 from launcher.options.parser import make_parser
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from typing import BinaryIO
 
 LIMIT, LIMIT_MOST = 10, 1000
 UPDATE_S = 1.0

@@ -16,7 +16,7 @@ from launcher.options.reading import read_options
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from launcher.agent.agent import Agent
     from launcher.control.server import StatusServer
@@ -27,13 +27,12 @@ if TYPE_CHECKING:
     Checks = Callable[[], Sequence[str]]
 
 
-def run(argv: Sequence[str], environ: Mapping[str, str], commands: Collection[str]) -> int:
+def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """Exec the command, or start one process per GPU and wait.
 
     Args:
         argv: The words after ``launcher run``.
         environ: The environment that the launcher was started with.
-        commands: The names of the launcher's own commands.
     """
     if os.getpid() == 1:
         from launcher.process.signals import hold
@@ -50,10 +49,13 @@ def run(argv: Sequence[str], environ: Mapping[str, str], commands: Collection[st
         from launcher.cli.show import show_and_refuse, show_plan
 
         return show_plan(typed, environ, command) if dry_run else show_and_refuse(typed, environ)
-    if not typed and _is_our_command(command, commands):
+    is_launcher = command[0].rpartition("/")[2] == "launcher" and len(command) > 1
+    if not typed and is_launcher:
+        from launcher.cli.help import COMMANDS
         from launcher.process.execute import execute
 
-        execute(command, environ)
+        if command[1] in COMMANDS:  # an image's entry point execs that instead
+            execute(command, environ)
     host = Host()  # keep it until the end: it holds the port of a single-node job
     try:
         options = read_options(typed, environ, host, command)
@@ -96,11 +98,6 @@ def run(argv: Sequence[str], environ: Mapping[str, str], commands: Collection[st
     return _carry_out(plan, environ, checks, plan_again if moves else None)
 
 
-def _is_our_command(command: Sequence[str], commands: Collection[str]) -> bool:
-    """Whether the command is itself a launcher command line; an image's entry point execs that instead."""
-    return command[0].rpartition("/")[2] == "launcher" and len(command) > 1 and command[1] in commands
-
-
 def _plan_start(
     options: Options, environ: Mapping[str, str], command: Sequence[str], host: Host
 ) -> tuple[Plan, tuple[str, ...]]:
@@ -126,7 +123,8 @@ def _plan_start(
 
         require_command(plan.supervision.restarts.health_argv, environ)
     if is_first_here(plan):
-        _warn((*plan.warnings, *name_unknown(environ)))
+        for sentence in (*plan.warnings, *name_unknown(environ)):
+            say(f"warning: {sentence}", "warning")
     if plan.meeting is not None and not plan.meeting.at_start:
         from launcher.cluster.address_exchange import meet
 
@@ -138,12 +136,6 @@ def _plan_start(
 def is_first_here(plan: Plan) -> bool:
     """Whether this launcher is the node's only one, or the one with local rank 0."""
     return plan.allocation.scope is Scope.NODE or plan.allocation.local_rank == 0
-
-
-def _warn(sentences: Sequence[str]) -> None:
-    if sentences:
-        for sentence in sentences:
-            say(f"warning: {sentence}", "warning")
 
 
 def _plan_checks(
@@ -160,18 +152,19 @@ def _plan_checks(
         has_stakes = plan.topology.spans_nodes or bool(plan.machine.gpu_count)
         if plan.mode is not Mode.SUPERVISE or not has_stakes or not is_first_here(plan):
             return None
-        return lambda: _find_problems(plan, environ, command)
-    if given.value:
-        from launcher.cli.check import say_problems
+    elif not given.value:
+        return None
 
-        say_problems(plan, environ, command)
+    def find(*, started: bool) -> Sequence[str]:
+        from launcher.cli.check import find_problems
+
+        return find_problems(plan, environ, command, started=started)
+
+    if given is None:
+        return lambda: find(started=True)
+    for line in find(started=False):
+        say(line, "node-check")
     return None
-
-
-def _find_problems(plan: Plan, environ: Mapping[str, str], command: Sequence[str]) -> Sequence[str]:
-    from launcher.cli.check import find_problems
-
-    return find_problems(plan, environ, command, started=True)
 
 
 def _run_together(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping, Sequence
+from typing import NoReturn
 
 from launcher.cli.stdout import write
 from launcher.core.errors import LauncherError, make_error, print_problems
@@ -11,16 +13,17 @@ from launcher.core.files import replace_file
 from launcher.core.log import say
 from launcher.core.model import DEFAULT_PORT, Companion, Plan, PlannedProcess, Scope
 from launcher.machine.host import Host
-from launcher.options.parser import add_command, add_flags, add_replay, make_parser, of_kind, strip_dashes
+from launcher.options.parser import (
+    Parser,
+    add_command,
+    add_flags,
+    add_replay,
+    make_parser,
+    of_kind,
+    strip_dashes,
+)
 from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import NoReturn
-
-    from launcher.options.parser import Parser
 
 STYLES = ("table", "sh", "json", "dotenv")
 VIEWS = ("text", "json")
