@@ -15,7 +15,7 @@ from launcher.options.flag_values import one_of, parser_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
 
     from launcher.core.blocks import Block
 
@@ -99,11 +99,13 @@ GROUPS = {
 
 def _read(row: Block) -> Flag:
     fields, kinds, metavar = row.fields, row.words("is"), row.fields.get("value", "")
+    kind = fields.get("kind")
+    choice = one_of(*metavar.split("|")) if kind == "choice" else None
     return Flag(
         row.name,
         metavar,
         fields["help"],
-        _parser(fields, metavar),
+        choice or (parser_of(kind, fields.get("form", "")) if kind else None),
         Fact(fields["fact"]) if "fact" in fields else None,
         fields.get("short"),
         "negatable" in kinds,
@@ -115,13 +117,6 @@ def _read(row: Block) -> Flag:
         row.words("excludes"),
         row.words("works"),
     )
-
-
-def _parser(fields: Mapping[str, str], metavar: str) -> Callable[[str], object] | None:
-    kind = fields.get("kind")
-    if kind == "choice":
-        return one_of(*metavar.split("|"))
-    return parser_of(kind, fields.get("form", "")) if kind else None
 
 
 def _list(kind: str) -> tuple[str, ...]:

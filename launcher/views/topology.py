@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from launcher.checks.finding import render_count
 from launcher.core.frozen import frozen
 from launcher.core.ranks import render_cpu_list
 from launcher.core.redact import printable
@@ -55,16 +56,12 @@ def headline(hardware: Hardware) -> str:
     """Return the hostname and the number of parts of each kind, in one line."""
     cpus = sum(len(node.cpus) for node in hardware.nodes)
     counts = [
-        _count(len(hardware.gpus), "GPU"),
-        _count(len(hardware.ports), "RDMA port"),
-        _count(len(hardware.nodes), "NUMA node"),
-        _count(cpus, "CPU"),
+        render_count(len(hardware.gpus), "GPU"),
+        render_count(len(hardware.ports), "RDMA port"),
+        render_count(len(hardware.nodes), "NUMA node"),
+        render_count(cpus, "CPU"),
     ]
     return f"{printable(hardware.hostname)}: {', '.join(counts)}"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _matrix(hardware: Hardware) -> list[str]:
@@ -88,7 +85,7 @@ def _gpus(view: TopologyView) -> list[str]:
         [
             f"GPU{gpu.index}",
             gpu.name or f"{gpu.vendor} GPU",
-            show_memory(gpu.memory_bytes),
+            "?" if gpu.memory_bytes is None else f"{gpu.memory_bytes / GIB:.0f} GiB",
             _or(gpu.address),
             _or(nodes[gpu]),
             show_links(gpu, gpus),
@@ -98,11 +95,6 @@ def _gpus(view: TopologyView) -> list[str]:
         for gpu in gpus
     ]
     return _table(["GPU", "name", "memory", "PCI", "NUMA", "NVLinks", "state", "UUID"], rows)
-
-
-def show_memory(size: int | None) -> str:
-    """Return a GPU's memory in whole GiB."""
-    return "?" if size is None else f"{size / GIB:.0f} GiB"
 
 
 def show_links(gpu: GpuFacts, gpus: Sequence[GpuFacts]) -> str:

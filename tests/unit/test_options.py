@@ -16,7 +16,6 @@ from launcher.cli.entry import main
 from launcher.core.errors import EXIT_USAGE, EnvironmentUntrusted, HardwareMissing, LauncherError, UsageError
 from launcher.core.model import Fact, Trust
 from launcher.machine.host import Host
-from launcher.options.abbreviations import find_full
 from launcher.options.flag_values import NOT_PASSED_ON, PROCESS_LIMIT
 from launcher.options.flags import (
     EMPTY_IS_UNSET,
@@ -27,7 +26,7 @@ from launcher.options.flags import (
     OTHER_VARIABLES,
     Flag,
 )
-from launcher.options.parser import make_run_parser, read_run
+from launcher.options.parser import find_full, make_run_parser, read_run
 from launcher.options.reading import Options, read_options
 from launcher.planning.notes import name_unknown
 from launcher.planning.plan import plan_job
