@@ -19,15 +19,11 @@ WRITABLE = "a writable directory"
 
 def look(case: CheckedNode) -> list[Finding]:
     """Check the account's name, the home directory and the directories for temporary files."""
-    return [*_check_name(case), *_check_home(case), *_check_temporary(case)]
-
-
-def _check_name(case: CheckedNode) -> list[Finding]:
-    if case.host.home() or any(case.environ.get(name) for name in NAMES):
-        return []
+    named = case.host.home() or any(case.environ.get(name) for name in NAMES)
     found = "none: getpass.getuser() and torch.compile fail"
     fix = "set USER to any name: -e USER=trainer; or add the uid to /etc/passwd in the image"
-    return [Finding("account", WARNING, "user name", "an entry in /etc/passwd, or USER", found, fix)]
+    nameless = Finding("account", WARNING, "user name", "an entry in /etc/passwd, or USER", found, fix)
+    return [*([] if named else [nameless]), *_check_home(case), *_check_temporary(case)]
 
 
 def _check_home(case: CheckedNode) -> list[Finding]:

@@ -27,15 +27,10 @@ def look(case: CheckedNode) -> list[Finding]:
     if mpi is None:
         return []
     first = ok("mpi", "mpirun", f"{mpi.family} {mpi.version}, {mpi.path}")
-    return [first, *_look_at_others(case), *_look_at_packages(case, mpi)]
-
-
-def _look_at_others(case: CheckedNode) -> list[Finding]:
     paths = case.host.mpi_starters(case.environ)
-    if len(paths) < 2:
-        return []
     fix = "if your program was built with another one, put its directory first on PATH"
-    return [Finding("mpi", WARNING, "mpiruns on PATH", "one", ", ".join(paths), fix)]
+    several = Finding("mpi", WARNING, "mpiruns on PATH", "one", ", ".join(paths), fix)
+    return [first, *([several] if len(paths) > 1 else []), *_look_at_packages(case, mpi)]
 
 
 def _look_at_packages(case: CheckedNode, mpi: Mpi) -> list[Finding]:

@@ -33,14 +33,11 @@ def look(case: CheckedNode) -> list[Finding]:
         use = "listens there" if listening else "has a connection from there"
         return [Finding("port", PROBLEM, what, "free", f"{by} {use}", end + fix)]
     if case.spans_nodes and _is_ephemeral(case.host, port):
-        found = f"a port that the kernel gives to outgoing connections ({_range_text(case.host)})"
+        bounds = " to ".join((case.host.read_text(RANGE) or "").split())
+        found = f"a port that the kernel gives to outgoing connections ({bounds})"
         fix = "pass --master-port N below that range, on all nodes"
         return [Finding("port", WARNING, what, "a port outside that range", found, fix)]
     return [ok("port", what, "free")]
-
-
-def _range_text(host: Host) -> str:
-    return " to ".join((host.read_text(RANGE) or "").split())
 
 
 def _is_ephemeral(host: Host, port: int) -> bool:

@@ -10,7 +10,7 @@ from launcher.core.frozen import frozen
 
 
 @frozen
-class Command:
+class CommandRow:
     """A command: its group in the overview, its function, an example, and what it does."""
 
     group: str
@@ -19,7 +19,7 @@ class Command:
     about: str
 
 
-COMMANDS = {name: Command(*cells) for name, *cells in read_rows("cli/commands.txt")}
+COMMANDS = {name: CommandRow(*cells) for name, *cells in read_rows("cli/commands.txt")}
 GROUPS = tuple(dict.fromkeys(one.group for one in COMMANDS.values()))
 
 

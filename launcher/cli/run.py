@@ -11,8 +11,7 @@ from launcher.core.errors import CommandNotFound, EnvironmentUntrusted
 from launcher.core.log import say, use_style
 from launcher.core.model import Mode, Plan, PlannedProcess, Scope
 from launcher.machine.host import Host
-from launcher.options.quick import read_quickly
-from launcher.options.reading import read_options
+from launcher.options.reading import read_options, read_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,13 +37,7 @@ def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         from launcher.process.signals import hold
 
         hold()
-    quick = read_quickly(argv, environ)
-    if quick is None:
-        from launcher.options.parser import read_run
-
-        typed, command, dry_run = read_run(argv, environ)
-    else:
-        (typed, command), dry_run = quick, False
+    typed, command, dry_run = read_words(argv, environ)
     if dry_run or not command:
         from launcher.cli.show import show_and_refuse, show_plan
 

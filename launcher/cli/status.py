@@ -267,31 +267,27 @@ def _watch(launcher: Launcher, before: View, options: argparse.Namespace) -> int
         return _watch_screen(launcher, before, options.watch)
     while True:
         time.sleep(options.watch)
-        view = _ask_again(launcher)
+        view = _ask_again(launcher, before)
         if view is None:
             return 0
-        write(_render(with_cpu(before, view), options.json) + ("" if options.json else "\n"))
+        write(_render(view, options.json) + ("" if options.json else "\n"))
         before = view
 
 
 def _watch_screen(launcher: Launcher, before: View, every_s: float) -> int:
     from launcher.control.watch import watch
 
-    def ask(last: View) -> View | None:
-        view = _ask_again(launcher)
-        return None if view is None else with_cpu(last, view)
-
-    view, has_ended = watch(before, every_s, ask, write)
+    view, has_ended = watch(before, every_s, lambda last: _ask_again(launcher, last), write)
     write(render_terminal(view, find_paper(os.environ)))
     if has_ended:
         say("the job has ended", "job-ended")
     return 0
 
 
-def _ask_again(launcher: Launcher) -> View | None:
-    """Return a new view; None once the launcher has exited."""
+def _ask_again(launcher: Launcher, last: View) -> View | None:
+    """Return a new view, with the CPU use since the last one; None once the launcher has exited."""
     try:
-        return make_view(ask_launcher(launcher, "status"))
+        return with_cpu(last, make_view(ask_launcher(launcher, "status")))
     except NotReady:
         if os.path.exists(launcher.path):
             raise

@@ -181,8 +181,8 @@ def read_run(
 # --- abbreviated flags, by argparse's rule: a prefix of exactly one flag, or a flag without its last s
 
 TORCHRUNS = frozenset((*(flag.dest for flag in FLAGS if flag.is_torchruns), "help"))
-"""torchrun accepts abbreviations. So a prefix that is unique among torchrun's flags means torchrun's flag, even
-if other flags of ours begin so: ``--no-p`` is ``--no-python``.
+"""torchrun accepts abbreviations. So a prefix that is unique among torchrun's flags means torchrun's flag,
+even if other flags of ours begin so: ``--no-p`` is ``--no-python``.
 """
 
 

@@ -32,6 +32,7 @@ from launcher.options.flags import (
     Flag,
 )
 from launcher.options.given import CONFIG, ETC, NEAR, PET_PREFIX, Files, Given
+from launcher.options.quick import read_quickly
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -83,25 +84,10 @@ class Options:
         given = self._given.get(dest)
         return default if given is None else bool(given.value)
 
-    def pairs(self, dest: str) -> tuple[tuple[int, int], ...]:
-        """Return the value of a flag that holds pairs of numbers."""
-        return self._tuple(dest) or ()
-
-    def streams(self, dest: str) -> tuple[tuple[int | None, int], ...]:
-        """Return (local rank or None for all, bits) of ``--redirects`` or ``--tee``."""
-        return self._tuple(dest) or ()
-
-    def numbers(self, dest: str) -> tuple[int, ...] | None:
-        """Return the value of a flag that holds a list of numbers, None if it was not given."""
-        return self._tuple(dest)
-
-    def words(self, dest: str) -> tuple[str, ...]:
-        """Return the value of a flag that holds several texts; empty if it was not given."""
-        return self._tuple(dest) or ()
-
-    def _tuple(self, dest: str) -> tuple[Any, ...] | None:
+    def words(self, dest: str) -> tuple[Any, ...]:
+        """Return the value of a flag that holds several items; empty if it was not given."""
         given = self._given.get(dest)
-        return given.value if given and isinstance(given.value, tuple) else None
+        return given.value if given and isinstance(given.value, tuple) else ()
 
     @property
     def framework(self) -> str:
@@ -283,6 +269,22 @@ def _read_files(
     from launcher.options.config import read_files
 
     return read_files(environ, host, near)
+
+
+def read_words(
+    argv: Sequence[str], environ: Mapping[str, str]
+) -> tuple[dict[str, str | bool], tuple[str, ...], bool]:
+    """Return the typed flags and the command of ``launcher run``, and whether this is a dry run.
+
+    Raises:
+        UsageError: ARGV is not a valid command line.
+    """
+    quick = read_quickly(argv, environ)
+    if quick is not None:
+        return (*quick, False)
+    from launcher.options.parser import read_run
+
+    return read_run(argv, environ)
 
 
 def find_beside(command: Sequence[str], host: Host) -> str:

@@ -15,7 +15,6 @@ from launcher.core.errors import LauncherError, make_error
 from launcher.core.frozen import replace
 from launcher.core.model import (
     TORCHRUN,
-    Allocation,
     Fact,
     Mode,
     NodeCommand,
@@ -23,7 +22,6 @@ from launcher.core.model import (
     Plan,
     Scope,
     Setting,
-    Topology,
 )
 from launcher.core.mpi import STARTED_BY_MPI
 from launcher.core.supervision import Proof, Supervision
@@ -44,7 +42,7 @@ from launcher.sources.launched import MARKER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from launcher.core.supervision import Preload
     from launcher.frameworks.case import Case
@@ -80,8 +78,12 @@ def plan_job(
     Raises:
         LauncherError: The job cannot be planned; carries all problems found together.
     """
+    environ = leave_out_services(environ)
     try:
-        return _plan_job(leave_out_services(environ), host, options, command, met, seats or {})
+        shape = decide_shape(environ, host, options, command, met, seats or {})
+        role, role_origin = _find_role(shape, environ)
+        origins = {**name_origins(shape, met), "role": role_origin}
+        return assemble(shape, plan_parts(shape, environ, host, origins), host, role)
     except LauncherError as error:
         if (
             environ.get(MARKER)
@@ -93,21 +95,6 @@ def plan_job(
         raise
 
 
-def _plan_job(
-    environ: Mapping[str, str],
-    host: Host,
-    options: Options,
-    command: Sequence[str],
-    met: tuple[str, ...],
-    seats: Mapping[int, int],
-) -> Plan:
-    shape = decide_shape(environ, host, options, command, met, seats)
-    role, role_origin = _find_role(shape, environ)
-    origins = {**name_origins(shape, met), "role": role_origin}
-    parts = plan_parts(shape, environ, host, origins)
-    return assemble(shape, parts, host, role)
-
-
 def assemble(shape: PlanShape, parts: Parts, host: Host, role: str) -> Plan:
     """Assemble the plan from a job's shape and parts; ``role``: of its processes.
 
@@ -117,10 +104,12 @@ def assemble(shape: PlanShape, parts: Parts, host: Host, role: str) -> Plan:
     case, agent = parts.case, parts.agent
     options, environ, topology = case.options, case.environ, case.topology
     shown = _list_shown(shape)
-    proof = _choose_proof(parts, shown)
-    unbuffered = torch.plan_unbuffered(
-        _count_writers(topology, agent) + len(parts.beside.companions), environ
-    )
+    proof = None  # that of rank 0's NCCL, if rank 0 is ours
+    if parts.wiring.node and agent is None and any(place.rank == 0 for place in shown):
+        proof = parts.wiring.node.proof
+    fleet = agent.fleet if agent is not None else None
+    writers = len(fleet.hosts) * fleet.per_node if fleet else len(topology.places)  # whose output we relay
+    unbuffered = torch.plan_unbuffered(writers + len(parts.beside.companions), environ)
     settings = (*plan_settings(case, role, parts.binding), *unbuffered, *parts.wiring.settings)
     stays = _stays(parts, shown, host, proof)
     missing = "" if host.is_recorded() or shape.request.own is not None else find_missing(shape.request.argv)
@@ -184,6 +173,7 @@ def _plan_watch(parts: Parts, host: Host, proof: Proof | None, *, stays: bool) -
         LauncherError: They cannot be watched as the user requests.
     """
     allocation, machine = parts.case.allocation, parts.case.machine
+    is_alone = allocation.node_count == 1 and allocation.node_range is None
     if parts.case.options.get("metrics_port"):
         require_metrics(host)
     if parts.agent is not None:
@@ -197,7 +187,7 @@ def _plan_watch(parts: Parts, host: Host, proof: Proof | None, *, stays: bool) -
         companion_count=len(parts.beside.companions),
         proof=proof,
         preemption=parts.preemption,
-        towards=allocation.master_addr if spans_nodes(allocation) else "",
+        towards="" if is_alone else allocation.master_addr,
         blind=_find_blindness(parts),
         on_cpus=machine.gpu_count == 0 and not machine.has_others,
         has_channel=parts.peers is not None,
@@ -233,12 +223,6 @@ def _list_shown(shape: PlanShape) -> tuple[Place, ...]:
     return () if shape.request.own is not None or shape.allocation.ranks_at_start else shape.topology.places
 
 
-def _choose_proof(parts: Parts, shown: Sequence[Place]) -> Proof | None:
-    """Return the network that rank 0's NCCL must confirm; None if rank 0 is not ours."""
-    is_first = parts.agent is None and any(place.rank == 0 for place in shown)
-    return parts.wiring.node.proof if parts.wiring.node and is_first else None
-
-
 def _stays(parts: Parts, shown: Sequence[Place], host: Host, proof: Proof | None) -> bool:
     """Whether the launcher stays: as a parent, as init, or to watch for preemption or NCCL's network."""
     parent = parts.case.forks or parts.case.stays or bool(parts.beside.companions and shown)
@@ -251,8 +235,10 @@ def _gather_notes(
     shape: PlanShape, parts: Parts, host: Host, missing: str, more: Sequence[str], *, stays: bool
 ) -> tuple[str, ...]:
     """Return the notes, deduplicated, in decision order."""
+    spare, node = shape.allocation.spare, shape.allocation.node_rank
+    waits = f"node {spare} is a spare node: it waits, and takes the rank of a lost node"
     notes = (
-        *_note_spare(shape.allocation),
+        *([] if spare is None else [f"{waits}; this is the plan for node {node}"]),
         *(*shape.ledger.notes, *parts.wiring.notes, *shape.request.notes, *parts.binding.notes),
         *([f"{missing}: no such script here"] if missing else []),
         *more,
@@ -260,26 +246,6 @@ def _gather_notes(
         *(note_traces(parts.case.environ, host) if stays else ()),
     )
     return tuple(dict.fromkeys(notes))
-
-
-def _note_spare(allocation: Allocation) -> Iterator[str]:
-    """Yield the note that this node is a spare, planned like the last node."""
-    if allocation.spare is not None:
-        yield (
-            f"node {allocation.spare} is a spare node: it waits, and takes the rank of a lost node; "
-            f"this is the plan for node {allocation.node_rank}"
-        )
-
-
-def spans_nodes(allocation: Allocation) -> bool:
-    """Whether the job has other nodes or may get them."""
-    return allocation.node_count != 1 or allocation.node_range is not None
-
-
-def _count_writers(topology: Topology, agent: NodeCommand | None) -> int:
-    """Return the number of processes whose output we relay: all nodes' if mpirun starts them."""
-    fleet = agent and agent.fleet
-    return len(fleet.hosts) * fleet.per_node if fleet else len(topology.places)
 
 
 def _finish_agent(agent: NodeCommand, environ: Mapping[str, str], case: Case) -> NodeCommand:

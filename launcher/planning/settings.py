@@ -48,14 +48,14 @@ def plan_settings(case: Case, role: str, binding: Binding) -> tuple[Setting, ...
     return (
         *torch.plan_common(case, role),
         *([] if case.agent == TORCHRUN else torch.plan_elastic(case.options, case.environ, case.forks)),
-        *([] if binding.shares else _plan_threads(case)),
+        *(
+            []
+            if binding.shares
+            else torch.plan_threads(case.topology, case.machine, case.forks, case.environ)
+        ),
         *table.plan_common(case),
         Setting(MARKER, __version__, "marks processes of this launcher"),
     )
-
-
-def _plan_threads(case: Case) -> list[Setting]:
-    return torch.plan_threads(case.topology, case.machine, case.forks, case.environ)
 
 
 def plan_process(case: Case, place: Place, binding: Binding) -> tuple[Setting, ...]:

@@ -76,7 +76,7 @@ def plan_supervision(
     return Supervision(
         grace_s=options.grace_s,
         signal_to=options.text("signal_to", "leader"),
-        signal_map=options.pairs("signal_map"),
+        signal_map=options.words("signal_map"),
         routes=routes if not of_agent else (Route(),),
         prefix=options.switch("prefix", count > 1 or (stays and topology.world_size != 1)),
         log_dir=None if of_agent else options.text("log_dir") or None,
@@ -224,13 +224,13 @@ def plan_route(options: Options, local_rank: int | None) -> Route:
     """
     redirected = _bits(options, "redirects", local_rank)
     teed = _bits(options, "tee", local_rank)
-    shown = options.numbers("local_ranks_filter")
-    visible = BOTH if shown is None or local_rank is None or local_rank in shown else 0
+    shown = options.words("local_ranks_filter")
+    visible = BOTH if not shown or local_rank is None or local_rank in shown else 0
     return Route(to_file=redirected | teed, to_console=(BOTH & ~redirected | teed) & visible)
 
 
 def _bits(options: Options, dest: str, local_rank: int | None) -> int:
-    return next((bits for rank, bits in options.streams(dest) if rank in (None, local_rank)), 0)
+    return next((bits for rank, bits in options.words(dest) if rank in (None, local_rank)), 0)
 
 
 def _plan_restarts(options: Options, topology: Topology, *, starts_node: bool, together: bool) -> Restarts:
@@ -257,7 +257,7 @@ def _plan_restarts(options: Options, topology: Topology, *, starts_node: bool, t
         most=most,
         per_cause=None if per_cause is None else int(options.number("restarts_per_cause", 0)),
         on_any=options.text("restart_on") == "any",
-        never_status=options.numbers("no_restart_status") or (),
+        never_status=options.words("no_restart_status"),
         delay_s=delay_s,
         delay_max_s=longest_s,
         reset_after_s=options.number("restarts_reset_after", default.reset_after_s),
@@ -269,22 +269,16 @@ def _plan_restarts(options: Options, topology: Topology, *, starts_node: bool, t
     )
 
 
-def list_idle(agent: NodeCommand) -> tuple[str, ...]:
-    """Return the flags (``dest``) about restarts that do nothing if this agent starts the processes.
-
-    torchrun restarts them itself, and knows only their number. mpirun is started again by the launcher, which
-    runs no command on the other nodes.
-    """
-    return RESTART_RULES if agent.fleet is None else ("health_command",)
-
-
 def refuse_rules(options: Options, agent: NodeCommand) -> None:
     """Refuse typed rules of restarts that do nothing if another program starts the processes.
 
     Raises:
         UsageError: There are such flags.
     """
-    typed = [one.origin for dest in list_idle(agent) if (one := options.get(dest)) and one.is_typed]
+    # torchrun restarts them itself, and knows only their number. mpirun is started again by the launcher,
+    # which runs no command on the other nodes.
+    idle = RESTART_RULES if agent.fleet is None else ("health_command",)
+    typed = [one.origin for dest in idle if (one := options.get(dest)) and one.is_typed]
     if not typed:
         return
     asked = options.get("engine")
