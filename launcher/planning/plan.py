@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import os
 
-from launcher.command.words import reads_program
 from launcher.core.environ import leave_out_services, shorten
 from launcher.core.errors import LauncherError, make_error
 from launcher.core.frozen import replace
 from launcher.core.model import (
-    TORCHRUN,
     Fact,
     Mode,
     NodeCommand,
@@ -32,11 +30,10 @@ from launcher.planning.parts import Parts, plan_parts
 from launcher.planning.settings import CONSUMED, plan_companions, plan_one, plan_settings, plan_unset
 from launcher.planning.shape import PlanShape, decide_shape
 from launcher.planning.supervision import (
-    has_traces,
+    find_blindness,
     note_traces,
+    plan_route,
     plan_supervision,
-    refuse_rules,
-    require_metrics,
 )
 from launcher.sources.launched import MARKER
 
@@ -51,9 +48,6 @@ if TYPE_CHECKING:
 
 _OF_RANK = {"contradiction", "launcher-per-process"}
 """Codes of problems that flags of another job have inside of a rank."""
-
-WITH_WORKERS = (TORCHRUN, "accelerate", "axolotl", "deepspeed", "llamafactory", "swift", "trl")
-"""Engines whose processes we can identify: each has its own RANK in its environment."""
 
 
 def plan_job(
@@ -115,7 +109,7 @@ def assemble(shape: PlanShape, parts: Parts, host: Host, role: str) -> Plan:
     missing = "" if host.is_recorded() or shape.request.own is not None else find_missing(shape.request.argv)
     preload, unused = _plan_preload(case, agent, host, stays=stays)
     warned = (*warn_job(case, agent, parts.wiring.notes, host), *unused)
-    watch = _plan_watch(parts, host, proof, stays=stays)
+    watch = plan_supervision(parts, host, proof, stays=stays)
     meeting = parts.beside.meeting
     if meeting is not None and parts.peers is not None:
         meeting = replace(meeting, at_start=True)
@@ -148,7 +142,7 @@ def assemble(shape: PlanShape, parts: Parts, host: Host, role: str) -> Plan:
         missing=missing,
         warnings=warnings if not environ.get(MARKER) else (),
         reads=shape.gathered.reads,
-        companions=plan_companions(parts.beside.companions, unbuffered, options, environ),
+        companions=plan_companions(parts.beside.companions, unbuffered, plan_route(options, None), environ),
         ports=parts.beside.ports,
         meeting=meeting,
     )
@@ -166,47 +160,6 @@ def _plan_preload(
     return preload, (f"preload skipped: {why}; ranks start normally",) if why else ()
 
 
-def _plan_watch(parts: Parts, host: Host, proof: Proof | None, *, stays: bool) -> Supervision:
-    """Return how the processes of this node are watched; ``stays``: whether the launcher stays.
-
-    Raises:
-        LauncherError: They cannot be watched as the user requests.
-    """
-    allocation, machine = parts.case.allocation, parts.case.machine
-    is_alone = allocation.node_count == 1 and allocation.node_range is None
-    if parts.case.options.get("metrics_port"):
-        require_metrics(host)
-    if parts.agent is not None:
-        refuse_rules(parts.case.options, parts.agent)
-    return plan_supervision(
-        parts.case.options,
-        parts.case.topology,
-        starts_node=parts.case.forks,
-        stays=parts.case.joins_launchers,
-        of_agent=parts.agent is not None,
-        companion_count=len(parts.beside.companions),
-        proof=proof,
-        preemption=parts.preemption,
-        towards="" if is_alone else allocation.master_addr,
-        blind=_find_blindness(parts),
-        on_cpus=machine.gpu_count == 0 and not machine.has_others,
-        has_channel=parts.peers is not None,
-        starts_again=parts.agent is not None and parts.agent.fleet is not None,
-        traces=stays and has_traces(parts.case.environ, host),
-        is_program=reads_program(parts.case.command),
-    )
-
-
-def _find_blindness(parts: Parts) -> str:
-    """Return why the launcher cannot see whether the processes of this node connect; empty if it can."""
-    case, agent = parts.case, parts.agent
-    if not case.forks and not case.stays:
-        return "the platform has started the processes, one launcher for each"
-    if agent is not None and agent.engine not in WITH_WORKERS:
-        return f"{agent.engine} starts the processes"
-    return ""
-
-
 def _find_unseen(parts: Parts, watch: Supervision) -> str:
     """Return why the launcher does not check whether the processes connect; empty if it does."""
     if watch.contact is not None:
@@ -215,7 +168,7 @@ def _find_unseen(parts: Parts, watch: Supervision) -> str:
         return "the job has one process"
     given = parts.case.options.get("meeting")
     off = f"the check is off ({given.origin})" if given is not None and not given.value else ""
-    return off or _find_blindness(parts) or "the processes of this node are not known"
+    return off or find_blindness(parts) or "the processes of this node are not known"
 
 
 def _list_shown(shape: PlanShape) -> tuple[Place, ...]:

@@ -10,7 +10,7 @@ from launcher.core.ranks import render_cpu_list
 from launcher.core.redact import printable
 from launcher.machine.gpu_facts import GpuFacts
 from launcher.machine.hardware import MEANINGS, SELF, Hardware, count_switched, distance
-from launcher.machine.infiniband import Port, is_usable
+from launcher.machine.infiniband import is_usable
 from launcher.machine.network import Interface
 from launcher.planning.assignment import Assigned
 
@@ -123,12 +123,14 @@ def show_state(gpu: GpuFacts, is_visible: bool) -> str:
 
 
 def _ports(hardware: Hardware) -> list[str]:
+    active = [port for port in hardware.ports if port.state == "ACTIVE"]  # of others the rate means nothing
+    rates = {port: f"{port.rate_gbps:g} Gb/s" for port in active if port.rate_gbps is not None}
     rows = [
         [
             part.label,
             _or(part.port.link_layer),
             _or(part.port.state),
-            show_rate(part.port),
+            rates.get(part.port, "?"),
             _or(part.path[-1] if part.path else None),
             _or(part.numa_node),
             _or(part.port.interface),
@@ -142,18 +144,14 @@ def _ports(hardware: Hardware) -> list[str]:
     return _table(head, rows)
 
 
-def show_rate(port: Port) -> str:
-    """Return a port's rate; ``?`` if it is unknown, or means nothing because the port is not active."""
-    return "?" if port.rate_gbps is None or port.state != "ACTIVE" else f"{port.rate_gbps:g} Gb/s"
-
-
 def _interfaces(hardware: Hardware) -> list[str]:
     """Return the table of the interfaces that have an address, without the loopback interface."""
+    carriers = {None: "?", True: "up", False: "no carrier"}
     rows = [
         [
             interface.name,
             _or(interface.kind),
-            show_carrier(interface),
+            "down" if interface.is_up is False else carriers[interface.has_carrier],
             "?" if interface.speed_mbps is None else f"{interface.speed_mbps / 1000:g} Gb/s",
             _several(show_addresses(interface)),
             _several(show_routes(interface, hardware)),
@@ -174,13 +172,6 @@ def show_addresses(interface: Interface) -> tuple[str, ...]:
 def show_routes(interface: Interface, hardware: Hardware) -> tuple[str, ...]:
     """Return the networks that an interface leads to."""
     return next((networks for name, networks in hardware.routes if name == interface.name), ())
-
-
-def show_carrier(interface: Interface) -> str:
-    """Return the state of an interface: ``up``, ``down``, ``no carrier``, or ``?`` if it is unknown."""
-    if interface.is_up is False:
-        return "down"
-    return {None: "?", True: "up", False: "no carrier"}[interface.has_carrier]
 
 
 def _several(texts: Sequence[str]) -> str:
