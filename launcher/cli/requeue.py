@@ -73,7 +73,8 @@ def _find_bad(shown: str) -> list[str]:
     found = LOG.search(shown)
     try:
         with open(open_file(found[1] if found else ""), "rb") as log:
-            return [nodes.decode() for line in _read_lines(log) for nodes in _find_in(line)]
+            ours = [(line, found) for line in _read_lines(log) if (found := OURS.search(line))]
+            return [nodes.decode() for line, mark in ours for nodes in BAD.findall(line, mark.end())]
     except OSError:
         return []
 
@@ -85,12 +86,6 @@ def _read_lines(log: BinaryIO) -> Iterator[bytes]:
         if is_whole:
             yield line
         is_whole = line.endswith(b"\n")
-
-
-def _find_in(line: bytes) -> list[bytes]:
-    """Return the bad nodes named in one of our log lines."""
-    ours = OURS.search(line)
-    return BAD.findall(line, ours.end()) if ours else []
 
 
 def _program() -> str:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from launcher.agent.agent import Agent
     from launcher.control.server import StatusServer
-    from launcher.core.model import Peers
     from launcher.options.reading import Options
     from launcher.process.spawn import Child
 
@@ -72,9 +71,17 @@ def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         return plan_job(environ, host, changed, command, met=hosts or met, seats=seats)
 
     if plan.peers is not None:
-        return _run_together(plan, plan.peers, command, replan, environ, checks)
-    named = plan
-    if listens_here(plan):
+        from launcher.agent.children import make_children
+        from launcher.cluster.start import run_together
+
+        def make(planned: Plan) -> Sequence[Child]:
+            hold_ports(planned)  # after the roll call, so that the other nodes learn of a failure
+            return make_children(planned, environ)
+
+        return run_together(plan, plan.peers, command, make, replan, environ, checks, serve)
+    named, allocation = plan, plan.allocation
+    first = allocation.rank if allocation.scope is Scope.PROCESS else allocation.node_rank
+    if first == 0 and not plan.takes_free_port:  # rank 0 listens here, at a port that may be taken
         from launcher.process.port_checks import settle_rendezvous
 
         plan = settle_rendezvous(plan, environ, replan, host)
@@ -160,25 +167,6 @@ def _plan_checks(
     return None
 
 
-def _run_together(
-    plan: Plan,
-    peers: Peers,
-    command: Sequence[str],
-    replan: Callable[[int, Mapping[int, int], tuple[str, ...]], Plan],
-    environ: Mapping[str, str],
-    checks: Checks | None,
-) -> int:
-    """Carry out a plan whose launchers have a control channel: processes start once all nodes are there."""
-    from launcher.agent.children import make_children
-    from launcher.cluster.start import run_together
-
-    def make(planned: Plan) -> Sequence[Child]:
-        hold_ports(planned)  # after the roll call, so that the other nodes learn of a failure
-        return make_children(planned, environ)
-
-    return run_together(plan, peers, command, make, replan, environ, checks, serve)
-
-
 def _name_port(typed: Mapping[str, str | bool], options: Options, port: int) -> dict[str, str | bool]:
     """Return the typed flags with another rendezvous port, in ``--master-port`` and ``--rdzv-endpoint``."""
     changed: dict[str, str | bool] = {**typed, "master_port": str(port)}
@@ -187,13 +175,6 @@ def _name_port(typed: Mapping[str, str | bool], options: Options, port: int) -> 
         head, colon, tail = endpoint.rpartition(":")
         changed["rdzv_endpoint"] = f"{head if colon and tail.isdecimal() else endpoint}:{port}"
     return changed
-
-
-def listens_here(plan: Plan) -> bool:
-    """Whether rank 0 is ours and listens at a fixed port, which may be taken."""
-    allocation = plan.allocation
-    first = allocation.rank if allocation.scope is Scope.PROCESS else allocation.node_rank
-    return first == 0 and not plan.takes_free_port
 
 
 def hold_ports(plan: Plan) -> None:

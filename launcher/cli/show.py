@@ -96,8 +96,7 @@ def plan(argv: Sequence[str], environ: Mapping[str, str], description: str) -> i
     add_flags(parser)
     add_command(parser)
     words = parser.parse_args(argv)
-    job, inherited = plan_here(vars(words), environ, strip_dashes(words.command))
-    return _print_plan(job, inherited, words.format, whole=words.all)
+    return show_plan(vars(words), environ, strip_dashes(words.command), words.format, whole=words.all)
 
 
 def snapshot(argv: Sequence[str], environ: Mapping[str, str], description: str) -> int:
@@ -167,10 +166,21 @@ def show_and_refuse(typed: Mapping[str, str | bool], environ: Mapping[str, str])
     raise make_error("no-command")
 
 
-def show_plan(typed: Mapping[str, str | bool], environ: Mapping[str, str], command: Sequence[str]) -> int:
+def show_plan(
+    typed: Mapping[str, str | bool],
+    environ: Mapping[str, str],
+    command: Sequence[str],
+    style: str = "text",
+    *,
+    whole: bool = False,
+) -> int:
     """Print the plan that ``launcher run`` would carry out."""
-    job, inherited = plan_here(typed, environ, command)
-    return _print_plan(job, inherited, "text")
+    from launcher.views.plan import render_text
+    from launcher.views.plan_json import render_json
+
+    job, environ = plan_here(typed, environ, command)
+    write(render_json(job, environ) if style == "json" else render_text(job, environ, whole=whole))
+    return 0
 
 
 def plan_here(
@@ -190,11 +200,3 @@ def _find_host(typed: Mapping[str, str | bool], environ: Mapping[str, str]) -> t
 
     recorded = read_snapshot(replay)
     return recorded, recorded.environ
-
-
-def _print_plan(job: Plan, environ: Mapping[str, str], style: str, *, whole: bool = False) -> int:
-    from launcher.views.plan import render_text
-    from launcher.views.plan_json import render_json
-
-    write(render_json(job, environ) if style == "json" else render_text(job, environ, whole=whole))
-    return 0

@@ -154,8 +154,12 @@ class Options:
     def _state(self) -> Evidence:
         source = Source("manual")
         source.even = True  # the user's nodes all have the same number of processes
-        if not self._is_platforms("standalone"):
-            _claim_standalone(source, self._given.get("standalone"))
+        alone = self._given.get("standalone")
+        if alone and alone.value and not alone.is_platforms:  # one node, whatever the platform says
+            source.claim(Fact.NODE_COUNT, 1, alone.origin, Trust.ASKED)
+            source.claim(Fact.NODE_RANK, 0, alone.origin, Trust.ASKED)
+            source.claim(Fact.MASTER_ADDR, "127.0.0.1", alone.origin, Trust.ASKED)
+            source.claim(Fact.MASTER_PORT, 0, alone.origin, Trust.ASKED)
         backend = self.text("rdzv_backend", "static")
         if not self._is_platforms("rdzv_endpoint") and backend in MEETS_AT_MASTER:
             _claim_endpoint(
@@ -188,15 +192,6 @@ class Options:
 
 C10D_PORT = 29400
 """Default port of torchrun's c10d rendezvous."""
-
-
-def _claim_standalone(source: Source, given: Given | None) -> None:
-    """Claim one node, whatever the platform says; port 0 means any free port."""
-    if given is not None and given.value:
-        source.claim(Fact.NODE_COUNT, 1, given.origin, Trust.ASKED)
-        source.claim(Fact.NODE_RANK, 0, given.origin, Trust.ASKED)
-        source.claim(Fact.MASTER_ADDR, "127.0.0.1", given.origin, Trust.ASKED)
-        source.claim(Fact.MASTER_PORT, 0, given.origin, Trust.ASKED)
 
 
 def _claim_endpoint(source: Source, given: Given | None, default_port: int | None) -> None:
@@ -249,8 +244,12 @@ def read_options(
             )
             continue
         given[flag.dest] = Given(value, origin, text)
-    _settle_standalone(given)
-    _add_spares(given)
+    alone, nodes, spares = (given.get(dest) for dest in ("standalone", "nnodes", "spares"))
+    if alone and alone.value and nodes and str(nodes.value).startswith("1:"):  # no other node can join it
+        given["nnodes"] = nodes = Given(1, nodes.origin, "1")
+    if nodes and spares and isinstance(nodes.value, int) and isinstance(spares.value, int) and spares.value:
+        total = nodes.value + spares.value  # the platform's node count includes both
+        given["nnodes"] = Given(total, f"{nodes.origin} {spares.origin}", str(total))
     problems += _find_conflicts(given)
     if problems:
         raise UsageError(*problems)
@@ -319,21 +318,6 @@ def _add_defaults(given: dict[str, Given], files: Files) -> Options:
         if winner is None:
             defaults[dest] = default
     return Options({**defaults, **given}, Files(files.given, tuple(notes), files.warnings))
-
-
-def _settle_standalone(given: dict[str, Given]) -> None:
-    """Read ``--nnodes 1:N`` as 1 in a standalone job: no other node can join it."""
-    alone, nodes = given.get("standalone"), given.get("nnodes")
-    if alone and alone.value and nodes and str(nodes.value).startswith("1:"):
-        given["nnodes"] = Given(1, nodes.origin, "1")
-
-
-def _add_spares(given: dict[str, Given]) -> None:
-    """Add the spares to ``--nnodes``: the platform's node count includes both."""
-    nodes, spares = given.get("nnodes"), given.get("spares")
-    if nodes and spares and isinstance(nodes.value, int) and isinstance(spares.value, int) and spares.value:
-        total = nodes.value + spares.value
-        given["nnodes"] = Given(total, f"{nodes.origin} {spares.origin}", str(total))
 
 
 def _find_conflicts(given: Mapping[str, Given]) -> Iterator[Problem]:
