@@ -23,13 +23,13 @@ STATUSES = {
     "69": "missing hardware or no running job",
     "70": "a bug in the launcher",
     "75": "not ready or interrupted: try again",
-    "78": "the environment contradicts itself",
+    "78": "the environment is contradictory or incomplete",
     "126, 127": "the command cannot be executed, or does not exist",
 }
 ABOUT = (
-    "The launcher stands between what started a container (Azure ML, Azure Batch, mpirun, Slurm, Kubernetes, "
-    "a person) and the training framework. It finds out which node of which job this is, sets the variables "
-    "that the framework expects, starts one process per GPU, and reports the first failure of all nodes."
+    "Run distributed training with the same command on Azure ML, Azure Batch, Slurm and Kubernetes, under "
+    "mpirun, or from a shell. The launcher detects the platform, sets the variables of the framework, "
+    "starts one process per GPU, and reports which rank failed first and why."
 )
 ENVIRONMENT = {
     "LAUNCHER_FLAG": "the value of --flag of launcher run, for each flag; the flag itself wins",

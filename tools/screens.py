@@ -168,7 +168,8 @@ def draw(screen: Screen) -> str:
     console.print(Text(f"$ {screen.line}", style="bold"), soft_wrap=False)
     console.print(Text.from_ansi("\n".join(lines)), soft_wrap=False)
     own = FONT_OF_OTHERS.sub("", CONSOLE_SVG_FORMAT).replace("Fira Code", "DejaVu Sans Mono")
-    picture = console.export_svg(title="launcher", code_format=own, unique_id=f"screen-{screen.name}")
+    name = f"screen-{screen.name}"
+    picture = console.export_svg(title=screen.line.split()[0], code_format=own, unique_id=name)
     return "\n".join(part.rstrip() for part in picture.splitlines()) + "\n"
 
 

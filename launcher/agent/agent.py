@@ -447,7 +447,10 @@ class Agent:
         runtime = self.runtime
         others = len(self.group.running)
         if action is Action.STOP:
-            runtime.say(f"{process.name} {process.end}; stopping the other {others}", "stopping")
+            runtime.say(
+                f"{process.name} {process.end}; stopping the other {'one' if others == 1 else others}",
+                "stopping",
+            )
             self.stop_rest()
         elif action is Action.SETTLE:
             self._settles = True
@@ -469,7 +472,10 @@ class Agent:
         runtime = self.runtime
         others = len(self.group.running)
         if others and not runtime.is_ending:
-            runtime.say(f"{process.name} {process.end}; stopping the other {others}", "stopping")
+            runtime.say(
+                f"{process.name} {process.end}; stopping the other {'one' if others == 1 else others}",
+                "stopping",
+            )
             self.stop_rest()
 
     def stop_rest(self) -> None:

@@ -136,8 +136,8 @@ class Outcomes:
                 self.publish(outcome.verdict, shown=outcome.shown)
         return outcome.status
 
-    def publish(self, verdict: Verdict, *, shown: bool) -> None:
-        """Show the verdict, and write the failure record."""
+    def publish(self, verdict: Verdict, *, shown: bool, speaks: bool = True) -> None:
+        """Show the verdict, and write the failure record; name its path if this launcher ``speaks``."""
         from launcher.agent.report import publish
 
         verdict = replace(verdict, evidence=self._evidence.groups or verdict.evidence)
@@ -147,7 +147,8 @@ class Outcomes:
         def write() -> None:
             known = self._failure_file
             self._failure_file = (
-                publish(self._runtime, self._observers, verdict, shown=shown, known=known) or known
+                publish(self._runtime, self._observers, verdict, shown=shown, speaks=speaks, known=known)
+                or known
             )
 
         self._runtime.loop.guard(write)

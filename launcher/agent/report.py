@@ -188,10 +188,17 @@ def record_doubts(runtime: Runtime, observers: Observers) -> None:
 
 
 def publish(
-    runtime: Runtime, observers: Observers, verdict: Verdict, *, shown: bool = True, known: str | None = None
+    runtime: Runtime,
+    observers: Observers,
+    verdict: Verdict,
+    *,
+    shown: bool = True,
+    speaks: bool = True,
+    known: str | None = None,
 ) -> str | None:
     """Print the verdict at the end of the log, and write the failure record; return its path if written.
 
+    ``speaks``: whether this launcher prints job-wide messages, here the path of the record.
     ``known``: the path that was printed for an earlier attempt.
     """
     output = runtime.output
@@ -205,7 +212,11 @@ def publish(
     if complaint is not None:
         output.say(f"no failure record: {complaint}", "no-failure-record")
     elif path is not None and path != known:
-        output.say(f"the failure record: {path}", "failure-record", path=path)
+        text = f"the failure record: {path}"
+        if speaks:
+            output.say(text, "failure-record", path=path)
+        else:
+            output.pass_on(text, "failure-record", {"path": path})
     return path
 
 

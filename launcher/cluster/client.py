@@ -78,6 +78,9 @@ PRINTED = (Hung, Look, News, NodeNotice, Waiting)
 """Messages of node 0 of which each prints a line, or costs a look at our processes."""
 UNHEARD_MAX = 64
 """Maximum number of messages that are sent again because node 0 was not heard after them."""
+LAST_WORD_S = 0.5
+"""Seconds after which a node that gives node 0 up has said so on the connection. A node 0 that was paused
+reads it when it goes on; a new connection is not there yet."""
 RESOLVE_S = 20.0
 """Seconds to resolve a name: a resolver tries twice, 5 s each, for each of its search domains."""
 DELAYS = 15
@@ -402,14 +405,18 @@ class CoordinatorClient:
         if self.is_connected and now >= self._beat_at and self._connection is not None:
             self._beat_at = now + BEAT_S
             self._connection.send(pack(Beat(now)))
-        is_silent = now - self._heard > self._shape.given_up_s
-        if self.is_connected and is_silent and self._connection is not None:
+        if self.is_connected and now > self._silent_at and self._connection is not None:
             self._connection.close()
             self._on_closed("it stopped responding")
         if not (self.has_started or self.is_connected) and self._looking is None and now >= self._say_at:
             self._say_at = now + SAY_EVERY_S
             self._look(lambda: self._say(f"waiting for {self._shape.member} 0: {self.explain()}", "waiting"))
         self._set_due(now)
+
+    @property
+    def _silent_at(self) -> float:
+        """When a connection on which nothing is heard ends: what this node still has to say goes first."""
+        return self._heard + self._shape.given_up_s + (0.0 if self._streams else LAST_WORD_S)
 
     def _call_beside(self, now: float) -> None:
         """Call again beside a silent connection: a link that was down works long before TCP tries it.
@@ -489,7 +496,7 @@ class CoordinatorClient:
         elif self._connection is not None and not self.is_connected:
             times.append(self._until)
         if self.is_connected:
-            times.append(self._heard + self._shape.given_up_s + 0.001)
+            times.append(self._silent_at + 0.001)
         self.due = max(now, min(times))
 
     def _wake(self, when: float) -> None:

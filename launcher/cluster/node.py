@@ -662,7 +662,8 @@ class ClusterNode:
         def report() -> None:
             verdict = read_verdict(over, own, shape, runtime.started_ns, runtime.attempt)
             if verdict is not None:
-                outcomes.publish(verdict, shown=shape.speaks or stands_in)
+                speaks = shape.speaks or stands_in
+                outcomes.publish(verdict, shown=speaks, speaks=speaks)
 
         runtime.loop.guard(report)
 
@@ -673,7 +674,8 @@ class ClusterNode:
         self._leave()
         if over is None or (self.shape.keep_going and self.state.gave_up):
             if outcome.verdict is not None:
-                outcomes.publish(outcome.verdict, shown=self.shape.speaks)
+                speaks = self.shape.speaks
+                outcomes.publish(outcome.verdict, shown=speaks, speaks=speaks)
             return outcome.status if over is None else outcome.status or EXIT_NOT_READY
         if not over.leaves:
             self._report(over)
@@ -689,7 +691,8 @@ class ClusterNode:
             patience_s = PATIENCE_S + self.shape.given_up_s
             loop.turn_until(lambda: channel.may_leave or self.runtime.forwarder.told != before, patience_s)
             return
-        if self.state.gave_up:  # otherwise the others would take the job for a success
+        if self.state.gave_up or (self.state.goes_alone and self.over is None):
+            # otherwise the others would take the job for a success
             loop.turn_until(lambda: channel.has_told_all, LAST_TRY_S)
         elif channel.is_calling:  # otherwise the others would wait for this node
             loop.turn_until(lambda: channel.has_told_all or not channel.is_calling, JOIN_TRY_S)

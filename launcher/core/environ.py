@@ -58,7 +58,8 @@ def is_host(text: str) -> bool:
 
 def _is_name(text: str) -> bool:
     ends = text[:1] + text[-1:]
-    return 0 < len(text) <= _HOST_LIMIT and _WORD.issuperset(ends) and _INNER.issuperset(text)
+    is_word = 0 < len(text) <= _HOST_LIMIT and _WORD.issuperset(ends) and _INNER.issuperset(text)
+    return is_word and ".." not in text
 
 
 def _is_ipv6(text: str) -> bool:

@@ -156,7 +156,7 @@ def describe_end(code: int, asked: int | None, told: str | None, *, heard: bool)
     if asked == signal.SIGKILL:  # a second Ctrl-C does not wait for the end of the grace period
         return f"was killed by the launcher (SIGKILL){'' if told == 'SIGINT' else ' after the grace period'}"
     if _is_passed_on(asked, told, heard=heard):
-        return f"was ended by {name}{meaning}, which the launcher forwarded"
+        return f"was ended by {name}{meaning}, forwarded by the launcher"
     return f"was stopped by the launcher ({name}){f' after it received {told}' if told else ''}"
 
 

@@ -107,7 +107,7 @@ def _claim_place(source: Source, host: Host, listed: Listed, trust: Trust) -> No
     known = sorted(host.own_addresses())
     own = ", ".join(known[:NAMED_MAX]) + (", ..." if len(known) > NAMED_MAX else "")
     found = f"{'several' if places else 'none'} of this node's names and addresses ({own})"
-    source.sign(listed.origin, f"it contains {found}: pass --node-rank R, the index of this node in the list")
+    source.sign(listed.origin, f"the list has {found}. Pass --node-rank R, the index of this node in it")
 
 
 def read_hostfile(path: str, origin: str, host: Host, *, is_typed: bool = False) -> Listed:

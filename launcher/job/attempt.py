@@ -23,14 +23,15 @@ from launcher.failure.arbiter import (
 from launcher.job import between
 from launcher.job.commands import Blame, EndJob, News, Stop
 from launcher.job.exits import SETTLE_S as CAUSE_S
-from launcher.job.settings import ALSO_MAX, SETTLE_S
-from launcher.job.state import Link, Phase
+from launcher.job.settings import ALSO_MAX, QUIET_S, SETTLE_S
+from launcher.job.state import NEVER, Link, Phase
 from launcher.recovery.policy import Decision, FailedAttempt, decide, describe_attempt
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.failure.model import Verdict
     from launcher.job.events import Exited, Failed, Received, Unable
+    from launcher.job.state import Node
     from launcher.job.turn import Turn
 
 FAILED_MAX = 1000
@@ -126,7 +127,9 @@ def lose(turn: Turn, index: int, since: float, *, is_replaced: bool = False) -> 
     node, job = turn.find(index), turn.state.job
     if node is None or node.is_lost or node.ended is not None:
         return
-    turn.put(index, replace(node, is_lost=True))
+    has_ended = node.has_exited or node.link is Link.ENDED
+    quiet = NEVER if has_ended else node.find_quiet(turn.now)
+    turn.put(index, replace(node, is_lost=True, quiet=quiet))
     turn.change_attempt(open=turn.attempt.open - 1)
     within_ns = SILENT_NS if node.link is Link.SILENT else 0
     is_known = job.serves or node.link is Link.ENDED
@@ -203,7 +206,7 @@ def blame_lost(turn: Turn, over: EndJob) -> None:
     events, first = turn.attempt.events, over.first
     if not turn.state.job.restarts.most:
         return  # nor is the attempt itself remembered
-    if first is None or first.kind == GAVE_UP or any(event.kind == CUT_OFF for event in events):
+    if first is None or first.kind in (GAVE_UP, CUT_OFF) or any(event.kind == CUT_OFF for event in events):
         return
     for event in events:
         if event.kind == LOST and event.node != first.node:
@@ -228,6 +231,8 @@ def judge(turn: Turn) -> EndJob:
         statuses = [node.ended for node in nodes.values() if node.ended]
         is_open = any(node.ended is None for node in nodes.values())
         return EndJob(statuses[0] if statuses else EXIT_NOT_READY if is_open else 0)
+    if first.kind == LOST and was_cut_off(turn, first):
+        first = between.make_cut_off(turn, first.at_ns / 1e9)
     also = [describe_other(event, first, same) for event, same in find_also(first, attempt.events, records)]
     record = records.get(first.node) if first.kind in (RANK, STARTER) else None
     if record is not None and first.facts is not None and record.first.pid != first.facts.get("pid"):
@@ -239,6 +244,33 @@ def judge(turn: Turn) -> EndJob:
     node = turn.find(first.node)
     host = "" if node is None else node.host
     return EndJob(first.status, first, turn.rank_of(first.node), host, record, tuple(also[:ALSO_MAX]))
+
+
+def was_cut_off(turn: Turn, first: Event) -> bool:
+    """Whether node 0 was cut off when it lost the first node, see `between.was_cut_off`.
+
+    Also if all others have given it up: some may have been heard again just to say that.
+    """
+    lost = {index: node for index, node in turn.held() if node.is_lost}
+    if any(node.quiet == NEVER for node in lost.values()):
+        return False
+    gave_up_ns = [event.at_ns for event in turn.attempt.events if event.kind == GAVE_UP]
+    latest_ns = first.at_ns + int((turn.state.job.given_up_s + 2 * QUIET_S) * 1e9)
+    is_of_many = turn.state.job.node_count > 2
+    if is_of_many and gave_up_ns and max(gave_up_ns) <= latest_ns and have_left(turn):
+        return True
+    return between.was_cut_off(turn, lost, [find_quiet(turn, node)[0] for node in lost.values()])
+
+
+def find_quiet(turn: Turn, node: Node) -> tuple[float, float]:
+    """Return from when to when a node could not be heard, or `NEVER`."""
+    is_known = node.link is Link.OPEN or node.is_lost
+    return node.quiet if is_known else node.find_quiet(turn.now)
+
+
+def have_left(turn: Turn) -> bool:
+    """Whether all other nodes have given node 0 up, or are lost."""
+    return all(node.has_left or node.is_lost for index, node in turn.held() if index)
 
 
 def describe_other(event: Event, first: Event, same: bool) -> str:
@@ -259,6 +291,9 @@ def blame_for_silence(turn: Turn, first: Event) -> Event:
         "the network between them was cut, or one of them was paused"
     )
     others = [node for index, node in nodes.items() if index and not (node.has_left or node.is_lost)]
+    away = {index: node for index, node in nodes.items() if index in gave_up or node.is_lost}
+    if between.was_cut_off(turn, away, [find_quiet(turn, node)[0] for node in away.values()]):
+        others = []
     if others:
         what += f"; {turn.name(0)} was in contact with the other {job.member}s"
     cause = make_node_lost(what, is_cut_off=True)
@@ -284,13 +319,14 @@ def describe(turn: Turn, over: EndJob) -> FailedAttempt:
 def find_veto(turn: Turn, over: EndJob) -> str:
     """Return why no attempt can follow, whatever the user allows; empty for no reason."""
     kinds = {event.kind for event in turn.attempt.events}
-    others = [node for index, node in turn.held() if index]
     if turn.state.is_told:
         return between.TOLD if turn.state.job.node_count == 1 else "the job was told to end"
     if PREEMPTED in kinds:  # also if something else has failed before
         return VETOES[PREEMPTED] if turn.state.job.node_count > 1 else TAKEN_BACK
-    if GAVE_UP in kinds and all(node.has_left or node.is_lost for node in others):
+    if GAVE_UP in kinds and have_left(turn):
         return VETOES[CUT_OFF]  # it was paused: they have given it up and do not come back
     if turn.state.job.node_count == 1 and any(node.is_held for _, node in turn.held()):
         return SURVIVES
-    return "" if over.first is None else VETOES.get(over.first.kind, "")
+    if over.first is None or over.first.kind not in kinds:
+        return ""  # node 0 was cut off, and nodes may come back
+    return VETOES.get(over.first.kind, "")

@@ -14,12 +14,14 @@ from launcher.core.errors import EXIT_NOT_READY
 from launcher.core.frozen import replace
 from launcher.failure.arbiter import CUT_OFF, LOST, NODE_LOST, Event, make_node_lost
 from launcher.job.commands import Blame, EndAttempt, EndJob, Print
-from launcher.job.settings import KILLED_S, LEASE_SLACK_S, SPARES_S
+from launcher.job.settings import KILLED_S, LEASE_SLACK_S, QUIET_S, SPARES_S
 from launcher.job.state import Link, Node, Pause, Phase
 from launcher.recovery.policy import Decision
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
     from launcher.job.events import Failed, Ready, Received, Unable
     from launcher.job.state import State
     from launcher.job.turn import Turn
@@ -225,6 +227,26 @@ def lose(turn: Turn, index: int, since: float) -> None:
     fill(turn)
 
 
+def was_cut_off(turn: Turn, lost: Collection[int], since: Sequence[float]) -> bool:
+    """Whether node 0 heard no other node while some were lost: its own network was cut, or it was paused.
+
+    Others may be heard again just in time, and the connections of nodes that serve end one by one.
+
+    Args:
+        turn: The step.
+        lost: Indices of the nodes that fell silent and were lost.
+        since: When each of them was heard last.
+    """
+    others = [
+        node.quiet if node.link is Link.OPEN else node.find_quiet(turn.now)
+        for index, node in turn.held()
+        if index and index not in lost
+    ]
+    times = [*since, *(begin for begin, _ in others)]
+    were_silent = all(end - begin >= turn.state.job.lost_after_s for begin, end in others)
+    return len(times) > 1 and bool(since) and were_silent and max(times) - min(times) <= QUIET_S
+
+
 def describe_silence(node: Node) -> str:
     """Return how contact with a node was lost."""
     if node.link is Link.ENDED:
@@ -235,7 +257,8 @@ def describe_silence(node: Node) -> str:
 def suspect_own(turn: Turn, node: Node) -> str:
     """Return what else the silence of the only other node can mean; empty if others are there."""
     job = turn.state.job
-    if job.node_count != 2 or node.link is not Link.SILENT:
+    is_silent = node.link is Link.SILENT or (job.serves and node.link is Link.CLOSED and not node.has_exited)
+    if job.node_count != 2 or not is_silent:
         return ""
     return f"; or the network of {job.member} 0 was cut, or {job.member} 0 was paused"
 

@@ -140,7 +140,8 @@ def hear(turn: Turn, event: Heard) -> None:
     """Note that the node is no longer silent."""
     node = turn.find(event.node)
     if node is not None and node.link is Link.SILENT:
-        turn.put(event.node, replace(node, link=Link.OPEN))
+        quiet = node.quiet if node.is_lost else node.find_quiet(turn.now)
+        turn.put(event.node, replace(node, link=Link.OPEN, quiet=quiet))
 
 
 def leave(turn: Turn, event: Left) -> None:

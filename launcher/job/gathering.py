@@ -143,7 +143,8 @@ def let_in(turn: Turn, event: Joined) -> None:
 
 def let_back(turn: Turn, index: int, node: Node) -> None:
     """Let a launcher back in whose connection had ended, and send it what it has missed."""
-    turn.put(index, replace(node, link=Link.OPEN, has_exited=False))
+    quiet = node.quiet if node.link is Link.OPEN or node.is_lost else node.find_quiet(turn.now)
+    turn.put(index, replace(node, link=Link.OPEN, has_exited=False, quiet=quiet))
     turn.send(Admit(index, node.session))
     catch_up(turn, node)
 

@@ -205,6 +205,11 @@ class NodeState:
         return self.answered + self.job.lease_s
 
     @property
+    def goes_alone(self) -> bool:
+        """Whether only this launcher was told to stop, and the others go on without it."""
+        return self.job.keep_going and self.received is not None and self.index != 0
+
+    @property
     def runs(self) -> bool:
         """Whether it has processes."""
         return self.phase in (NodePhase.RUNNING, NodePhase.STOPPING)
@@ -346,11 +351,11 @@ def end_rest(turn: NodeTurn, why: str) -> None:
         turn.do(Kill(why))
 
 
-def leave(turn: NodeTurn) -> None:
-    """End this launcher."""
+def leave(turn: NodeTurn, own_status: int = EXIT_NOT_READY) -> None:
+    """End this launcher; ``own_status``: its status if it does not know the job's."""
     state = turn.state
     known = state.over
-    status = EXIT_NOT_READY if known is None else known.status
+    status = own_status if known is None else known.status
     if state.received is not None and not state.has_begun:
         status = 128 + state.received.number
     turn.change(phase=NodePhase.OVER, due=None)
@@ -381,7 +386,10 @@ def succeed(turn: NodeTurn, event: Succeeded) -> None:
 
 
 def finish(turn: NodeTurn, event: Done) -> None:
-    """Tell node 0 that nothing runs here anymore, and wait for what follows."""
+    """Tell node 0 that nothing runs here anymore, and wait for what follows.
+
+    Not if the others go on, and only this launcher was told to stop.
+    """
     state, has_lost = turn.state, turn.state.gave_up and not turn.state.job.keep_going
     status = event.status or (EXIT_NOT_READY if has_lost else 0)
     turn.change(phase=NodePhase.ENDED, has_told_end=True)
@@ -390,6 +398,8 @@ def finish(turn: NodeTurn, event: Done) -> None:
         turn.send(events.Exited(state.index, *ended))
     if state.over is not None or state.gave_up:
         leave(turn)
+    elif state.goes_alone:
+        leave(turn, status)
     elif state.awaits > state.attempt:
         check(turn)
 

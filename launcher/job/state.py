@@ -9,7 +9,7 @@ from __future__ import annotations
 from launcher.core.frozen import Enum, frozen
 from launcher.core.model import NODE
 from launcher.core.supervision import GRACE_S, Restarts
-from launcher.job.settings import SLACK_S, STARTER_S, find_given_up_s, find_lease_s
+from launcher.job.settings import HEAL_S, QUIET_S, SLACK_S, STARTER_S, find_given_up_s, find_lease_s
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -92,6 +92,10 @@ class Job:
         return find_lease_s(self.lost_after_s, self.grace_s)
 
 
+NEVER = -1e9, -1e9
+"""No silence."""
+
+
 @frozen
 class Node:
     """A launcher as node 0 knows it.
@@ -106,6 +110,7 @@ class Node:
         since: When its connection was closed, or `heard`.
         why: How its connection has ended, in words.
         has_exited: Whether its connection was closed, as by the end of its launcher.
+        quiet: From when to when it could not be heard, the last time that it was heard again, or was lost so.
         part: The attempt in which it took part last; -1 for none.
         ended: Status of its processes in this attempt; None while they run.
         is_lost: Whether it was lost in this attempt.
@@ -125,6 +130,7 @@ class Node:
     since: float = 0.0
     why: str = ""
     has_exited: bool = False
+    quiet: tuple[float, float] = NEVER
     part: int = -1
     ended: int | None = None
     is_lost: bool = False
@@ -133,6 +139,11 @@ class Node:
     is_held: bool = False
     has_left: bool = False
     record: Verdict | None = None
+
+    def find_quiet(self, now: float) -> tuple[float, float]:
+        """Return from when to when it was not heard, but perhaps for a moment; it is away now."""
+        begin, end = self.quiet
+        return begin if self.heard - end <= QUIET_S + HEAL_S else self.heard, now
 
 
 @frozen

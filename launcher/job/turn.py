@@ -141,7 +141,7 @@ class Turn:
                 return node
             return Node(
                 node.session, node.rank, node.host, node.described, node.link, node.heard, node.since,
-                node.why, node.has_exited, number, health=node.health,
+                node.why, node.has_exited, part=number, health=node.health,
             )  # fmt: skip
 
         self.change(nodes=FrozenRow(map(begin, self.state.nodes)))

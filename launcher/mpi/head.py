@@ -155,7 +155,9 @@ class Head(Lead):
         """Stop the ranks, which would otherwise wait for what has ended forever."""
         if not self.ending.begun and self.runtime.group.running:
             others = self.ending.count
-            self.runtime.say(f"{why}; stopping the other {others}" if others else why, "stopping")
+            self.runtime.say(
+                f"{why}; stopping the other {'one' if others == 1 else others}" if others else why, "stopping"
+            )
             self.ending.stop(signal.SIGTERM)
 
     def _end_mpirun(self) -> None:

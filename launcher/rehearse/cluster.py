@@ -64,6 +64,8 @@ AGENT = """\
 exec {line} "$@"
 """
 KINDS = ("--net", "--uts", "--mount", "--pid", "--ipc")
+ENV = "/usr/bin/env"
+"""By its path: PATH may be empty, and the command may not need it."""
 
 
 @dataclass(frozen=True)
@@ -88,9 +90,9 @@ def find_fallback_reason() -> str:
 
     Root in a container often may not create them; other users often may.
     """
-    missing = [program for program in ("unshare", "nsenter", "ip") if not shutil.which(program)]
+    missing = [program for program in ("unshare", "nsenter", "ip", "mount") if not shutil.which(program)]
     if missing:
-        return f"not on PATH: {', '.join(missing)}; apt-get install iproute2 util-linux"
+        return f"not on PATH: {', '.join(missing)}; apt-get install iproute2 util-linux mount"
     trial = ["unshare", *_as_root_of_its_own(), *KINDS, "--fork", "--mount-proc", "true"]
     if subprocess.run(trial, capture_output=True, check=False).returncode == 0:
         return ""
@@ -159,13 +161,15 @@ class Cluster:
             cwd: Its working directory; the current one by default.
         """
         enter = _enter(self._holders[node.index].pid, *KINDS) if self.isolated else []
-        return [*enter, "env", f"--chdir={cwd or os.getcwd()}", f"TMPDIR={self._tmpdir(node)}", *argv]
+        return [*enter, ENV, f"--chdir={cwd or os.getcwd()}", f"TMPDIR={self._tmpdir(node)}", *argv]
 
     def kill(self, pid: int, signum: int) -> None:
         """Send a signal to the command of a process that was started from `argv`, if it still runs."""
         below = find_children(pid) if self.isolated else []
         with contextlib.suppress(ProcessLookupError):
             os.kill(below[0] if below else pid, signum)
+            if below and signum == signal.SIGKILL:
+                os.kill(pid, signal.SIGCONT)  # nsenter stops when its command does, and would never reap it
 
     def crash(self, node: SimulatedNode) -> None:
         """End a node with everything on it, as a power cut would; it stays down."""

@@ -236,7 +236,7 @@ class _Job:
             self._loop.timers.append(Later(time.monotonic() + REPORT_S, lambda: self._stop(self._status)))
         else:
             if not self._reports:
-                others = f"; stopping the other {left}" if left else ""
+                others = f"; stopping the other {'one' if left == 1 else left}" if left else ""
                 say(
                     f"rehearsal: the process on {node} ended first, with status {status}{others}", "rehearsal"
                 )

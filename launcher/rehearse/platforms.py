@@ -125,10 +125,11 @@ def plan_starts(like: str, job: RehearsedJob) -> list[PlatformStart]:
     """Return the processes that a platform starts for a job, in rank order."""
     if PLATFORMS[like].uses == "torchrun":
         return [
-            PlatformStart(node, (*_torchrun(job, node), *job.command), job.environ({})) for node in job.nodes
+            PlatformStart(node, (*_torchrun(job, node), *job.command), job.environ({REHEARSED: "0"}))
+            for node in job.nodes
         ]
     if job.mpirun is not None:
-        environ = job.environ(variables(like, job.nodes, job.nodes[0]))
+        environ = job.environ({REHEARSED: "0", **variables(like, job.nodes, job.nodes[0])})
         line = command_line(job.mpirun, job.agent, job.nodes, job.per_node, environ)
         return [PlatformStart(job.nodes[0], (*line, *job.command), environ)]
     starts = []

@@ -127,7 +127,7 @@ def _restart_rules(rule: Restarts) -> dict[str, object]:
         "on": "any" if rule.on_any else "retryable",
         **_pick(rule, ("never_status", "delay_s", "delay_max_s", "reset_after_s")),
         "progress_file": redact(rule.progress_file) or None,
-        "progress_pattern": rule.progress_pattern or None,
+        "progress_pattern": redact(rule.progress_pattern) or None,
         "attempts_file": redact(rule.attempts_file) or None,
         "rejoin_timeout_s": rule.rejoin_timeout_s,
         "health_command": redact_argv(rule.health_argv) or None,

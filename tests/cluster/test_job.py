@@ -8,10 +8,12 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from launcher.rehearse import job as rehearsal
 from launcher.rehearse.cluster import Cluster
 from launcher.rehearse.job import run_all, run_rehearsal, with_launcher
 from launcher.rehearse.platforms import PlatformStart
@@ -82,6 +84,22 @@ def test_the_other_node_reports_a_lost_one(
 
 
 @KINDS
+def test_a_frozen_node_is_killed_after_the_grace(
+    loopback: bool, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is lost, and ignores SIGTERM; nsenter stops with its command, and never notices the SIGKILL."""
+    if not loopback:
+        need_namespaces()
+    monkeypatch.setattr(rehearsal, "run_all", partial(run_all, grace_s=1))
+    script = "test $RANK = 1 && kill -STOP $PPID; exec sleep 600"
+    env = {"LAUNCHER_LOST_AFTER": "5"}
+    before = time.monotonic()
+    assert run_rehearsal("plain", 2, 1, ["sh", "-c", script], env=env, loopback=loopback) == 75
+    assert time.monotonic() - before < PATIENCE_S
+    assert "node 1 failed first: it is lost" in capfd.readouterr().err
+
+
+@KINDS
 def test_pods_of_an_indexed_job_find_each_other(loopback: bool, capfd: pytest.CaptureFixture[str]) -> None:
     """By their index and their full names; with loopback addresses by the address of pod 0."""
     if not loopback:
@@ -103,7 +121,9 @@ def test_nodes_that_share_a_screen_give_one_verdict(
     monkeypatch.chdir(tmp_path)  # Azure ML shows the failure record that is in ./outputs
     command = ["sh", "-c", "test $RANK != 3 || exit 4; exec sleep 60"]
     assert run_rehearsal("azureml-pytorch", 2, 2, command, loopback=True) == 4
-    assert capfd.readouterr().err.count("rank 3 of 4 failed first: it exited with code 4") == 1
+    said = capfd.readouterr().err
+    assert said.count("rank 3 of 4 failed first: it exited with code 4") == 1
+    assert said.count("the failure record: ") == 1
 
 
 def test_a_rehearsal_of_nodes_with_one_process_has_a_report(
@@ -217,4 +237,6 @@ def test_the_first_command_needs_no_laboratory(tmp_path: Path) -> None:
     assert (done.returncode, sorted(done.stdout.splitlines())) == (0, ["rank 0 2", "rank 1 2"]), done.stderr
     first, second, *_ = done.stderr.splitlines()
     assert first.endswith("2 nodes x 1 process as plain (started once per node, loopback addresses)")
-    assert second.endswith("(not on PATH: unshare, nsenter, ip; apt-get install iproute2 util-linux)")
+    assert second.endswith(
+        "(not on PATH: unshare, nsenter, ip, mount; apt-get install iproute2 util-linux mount)"
+    )

@@ -183,6 +183,16 @@ def test_keep_going_stops_nobody(pair: Job) -> None:
     assert_one_truth(pair.wait(), 7, "rank 1 of 2 failed first")
 
 
+def test_keep_going_lets_a_node_end_that_was_told_to_stop(pair: Job) -> None:
+    """Its platform kills it soon; the others go on, and may run for hours."""
+    pair.start_waiting("--keep-going")
+    pair.signal(1, signal.SIGTERM)
+    assert pair.wait(1)[1].status == 143
+    assert pair.launchers[0].poll() is None
+    pair.signal(0, signal.SIGTERM)
+    assert pair.wait(0)[0].status == 143
+
+
 def test_a_node_that_cannot_start_its_command_ends_the_job(pair: Job) -> None:
     """Its own error is on its own screen, and named on the others'."""
     folder = pair.folder / "bin"

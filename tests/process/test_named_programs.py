@@ -128,3 +128,10 @@ def test_a_rehearsal_starts_the_python_that_run_would(venv: Path, tmp_path: Path
         "rehearse", "--like", "slurm", "--loopback", "--nodes", "1", "--", *line, cwd=tmp_path, environ=path
     )
     assert f"prefix {venv}" in done.stdout, (done.stdout, done.stderr)
+
+
+def test_a_rehearsal_needs_no_path(tmp_path: Path) -> None:
+    """With an empty PATH the nodes are loopback addresses, and the line says which programs are missing."""
+    done = launch("rehearse", "--", "/bin/true", cwd=tmp_path, environ={"PATH": ""})
+    assert done.returncode == 0, done.stderr
+    assert "not on PATH: unshare, nsenter, ip" in done.stderr

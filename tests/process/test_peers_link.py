@@ -162,6 +162,21 @@ def test_a_launcher_that_goes_on_does_not_end_a_connection_like_one_that_has_end
     loop.close()
 
 
+def test_a_connection_outlives_the_moment_at_which_node_0_is_given_up() -> None:
+    """A node says on it that it gives node 0 up, at the same time by another clock; node 0 reads it later."""
+    loop = Loop(keep([]))
+    with live_hub(2, Restarts(most=1)) as hub:
+        link = start_link(loop, (hub.port,))
+        first, given_up_s = link._connection, link._shape.given_up_s
+        link._heard = (now := time.monotonic()) - given_up_s - 0.1
+        link.fire(now)
+        assert link._connection is first and link.is_connected
+        link.fire(now + calling.LAST_WORD_S)
+        assert link._connection is not first
+        link.close()
+    loop.close()
+
+
 @pytest.mark.parametrize("says", [b"", b"x"])
 def test_a_mute_program_at_the_first_port_keeps_no_node(says: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """Node 0 has the next port; whatever has the first one accepts, and may say a byte."""

@@ -535,7 +535,7 @@ def test_sigusr1_while_modules_are_imported(tmp_path: Path) -> None:
     gate.touch()
     out, err = running.communicate(timeout=DEADLINE_S)
     assert running.returncode == 128 + signal.SIGUSR1, out + err
-    assert "SIGUSR1, which the launcher forwarded" in err
+    assert "SIGUSR1, forwarded by the launcher" in err
 
 
 def test_nothing_stays_if_the_launcher_is_killed_while_modules_are_imported(tmp_path: Path) -> None:

@@ -35,10 +35,10 @@ def check(world: World, *, is_done: bool) -> list[str]:
             wrong.append(f"{one.session} has heard another end of the job")
         if heard is not None and status != heard.status and one.state.received is None:
             wrong.append(f"{one.session} ended with {status}, the job with {heard.status}")
-        is_spare_that_left = one.state.is_spare and one.state.received is not None
-        if heard is None and not is_spare_that_left and one.state.has_begun and not one.is_disturbed:
+        has_left = one.state.goes_alone or (one.state.is_spare and one.state.received is not None)
+        if heard is None and not has_left and one.state.has_begun and not one.is_disturbed:
             wrong.append(f"{one.session} could hear, and does not know how the job ended")
-        if heard is None and status == 0:
+        if heard is None and status == 0 and not one.state.goes_alone:
             wrong.append(f"{one.session} takes the job for a success without having heard so")
     wrong += find_short_graces(world)
     wrong += find_late_firsts(world)

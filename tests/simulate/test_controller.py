@@ -6,7 +6,7 @@ import pytest
 
 from launcher.core.errors import EXIT_NOT_READY, EXIT_UNTRUSTED
 from launcher.core.supervision import Restarts
-from launcher.failure.arbiter import RANK, Event
+from launcher.failure.arbiter import GAVE_UP, RANK, Event
 from launcher.job.commands import (
     Blame,
     Close,
@@ -43,8 +43,11 @@ from launcher.job.state import Job, Phase, State
 class Steps:
     """A job that is led step by step."""
 
-    def __init__(self, nodes: int = 2, spares: int = 0, restarts: Restarts | None = None) -> None:
-        self.state: State = begin(Job(nodes, spares, restarts=restarts or Restarts(most=3)), "0", 0.0)
+    def __init__(
+        self, nodes: int = 2, spares: int = 0, restarts: Restarts | None = None, *, serves: bool = False
+    ) -> None:
+        job = Job(nodes, spares, restarts=restarts or Restarts(most=3), serves=serves)
+        self.state: State = begin(job, "0", 0.0)
         self.commands: tuple[Command, ...] = ()
 
     def take(self, event: JobEvent, now: float = 1.0) -> tuple[Command, ...]:
@@ -232,6 +235,84 @@ def test_nodes_that_node_0_has_lost_because_it_was_cut_off_are_no_bad_nodes() ->
     found = (*job.take(Tick(), 16.5), *job.take(Exited(0, 143, 0), 18.0))
     assert any(isinstance(one, EndJob) for one in found)
     assert not any(isinstance(one, Blame) for one in found)
+
+
+@pytest.mark.parametrize(
+    ("third", "has_exited", "blamed"),
+    [(21.4, False, 0), (31.4, False, 1), (21.4, True, 1), (None, False, 1)],
+    ids=["all", "one later", "by their ends", "not all"],
+)
+def test_a_node_0_that_loses_all_nodes_that_serve_blames_itself(
+    third: float | None, has_exited: bool, blamed: int
+) -> None:
+    """Their connections end one by one, and they wait for node 0; each of them may be all right."""
+    job = Steps(4, serves=True)
+    job.gather()
+    for index, at in ((1, 21.3), (2, 21.3), (3, third)):
+        if at is not None:
+            why = "closed" if has_exited else "it sent nothing for 20 s"
+            job.take(Disconnected(index, at - 20.0, has_exited, why), at)
+            job.take(Exited(index, EXIT_NOT_READY, 0), at)
+        else:
+            job.take(Exited(index, 143, 0), 22.0)
+    found = job.take(Exited(0, EXIT_NOT_READY, 0), 40.0)
+    (again,) = (one for one in found if isinstance(one, EndAttempt))
+    first = again.over.first
+    assert first is not None and first.node == blamed and job.is_in(Phase.BETWEEN)
+    bad = {one.node for one in found if isinstance(one, Blame)}
+    assert bad == (set() if blamed == 0 else {2} if third is None else {2, 3})
+
+
+@pytest.mark.parametrize("silent_s", [14.0, 4.0])
+def test_a_node_0_whose_link_is_back_just_in_time_for_some_nodes_blames_none_of_them(silent_s: float) -> None:
+    """Unless one of them was heard for most of the time; the job goes on if the lost ones come back."""
+    job = Steps(4)
+    job.gather()
+    for index, heard in ((1, 1.0), (2, 2.0)):
+        job.take(Silent(index, heard), heard + 3.5)
+    job.take(Silent(3, 15.5 - silent_s), 15.0)
+    job.take(Heard(3), 15.5)
+    found = [*job.take(Tick(), 16.1), *job.take(Tick(), 17.1)]
+    for index in (0, 3):
+        found += job.take(Exited(index, 143, 0), 18.0)
+    (again,) = (one for one in found if isinstance(one, EndAttempt))
+    first = again.over.first
+    assert first is not None and job.is_in(Phase.BETWEEN)
+    bad = {first.node, *(one.node for one in found if isinstance(one, Blame))}
+    assert bad == ({0} if silent_s > 10 else {1, 2})
+
+
+@pytest.mark.parametrize("later_s", [0.0, 20.0])
+def test_a_node_0_that_all_others_give_up_or_lose_blames_itself(later_s: float) -> None:
+    """Although it hears of some that they gave it up; unless that was long after the first loss."""
+    job = Steps(4)
+    job.gather()
+    job.take(Silent(1, 1.0), 4.5)
+    found = [*job.take(Tick(), 16.1), *job.take(Tick(), 17.1)]
+    for index in (2, 3):
+        gave_up = Event(index, GAVE_UP, int((16.0 + later_s + index) * 1e9), EXIT_NOT_READY, what="gave up")
+        found += job.take(Failed(index, gave_up, 0), 19.0 + later_s)
+        found += job.take(Exited(index, EXIT_NOT_READY, 0), 19.0 + later_s)
+    found += job.take(Exited(0, EXIT_NOT_READY, 0), 20.0 + later_s)
+    (over,) = (one for one in found if isinstance(one, EndJob))
+    assert over.first is not None and over.first.node == (1 if later_s else 0)
+    assert over.decision is not None and "cut off" in over.decision.why
+
+
+@pytest.mark.parametrize("is_silent", [True, False])
+def test_a_node_that_gives_node_0_up_while_no_other_is_heard_is_not_to_blame(is_silent: bool) -> None:
+    """They are heard again just in time. If node 0 has heard them, it is that node."""
+    job = Steps(4)
+    job.gather()
+    for index in (1, 2, 3) if is_silent else (1,):
+        job.take(Silent(index, 1.0), 4.5)
+        job.take(Heard(index), 15.5)
+    gave_up = Event(1, GAVE_UP, int(15.4e9), EXIT_NOT_READY, what="gave up")
+    found = list(job.take(Failed(1, gave_up, 0), 15.6))
+    for index in range(4):
+        found += job.take(Exited(index, EXIT_NOT_READY, 0), 16.0)
+    (again,) = (one for one in found if isinstance(one, EndAttempt))
+    assert again.over.first is not None and again.over.first.node == (0 if is_silent else 1)
 
 
 def test_a_spare_node_that_is_told_to_end_once_it_has_a_place_is_no_bad_node() -> None:

@@ -76,6 +76,18 @@ def test_a_node_that_loses_node_0_goes_on_only_with_keep_going() -> None:
     ]
 
 
+def test_a_node_that_was_told_to_stop_does_not_wait_for_those_that_go_on() -> None:
+    """With --keep-going, or if torchrun decides: its platform ends it soon; the others may run for hours."""
+    one, other = Steps(keep_going=True), Steps()
+    for node_of_two in (one, other):
+        node_of_two.take(events.Received(1, int(signal.SIGTERM), "SIGTERM"))
+    found = one.take(node.Done(143))
+    assert [type(sent.event) for sent in found if isinstance(sent, node.Send)] == [events.Exited, events.Left]
+    assert one.state.phase is node.NodePhase.OVER
+    other.take(node.Done(143))
+    assert other.state.phase is node.NodePhase.ENDED  # node 0 stops them all, and has the status
+
+
 def test_a_node_that_has_given_node_0_up_and_ended_says_so_on_a_last_connection() -> None:
     """Otherwise the others would take the job for a success."""
     one = Steps()

@@ -93,7 +93,7 @@ def test_hosts_may_have_a_port_and_brackets(text: str, host: str, port: int | No
         *("", " ", "a b", "a;b", "a,b", "-option", "--help", "a/b", "user@host", "$(id)", "`id`", "a'b"),
         *('a"b', "\x1b"),
         *("host:", ":1", "host:0", "host:65536", "host:x", "[fd00::1", "[]", "[]:1", "x" * 254, "n\nm"),
-        *("n\u0153ud", "\udcff", "http://host", "a..b\0", "[host]", "host%eth0"),
+        *("n\u0153ud", "\udcff", "http://host", "a..b\0", "a..b", "..", "[host]", "host%eth0"),
         *("node1:8:mlx5_0", "1:2:3", "1::2::3", ":::", "::.", "::10.0.0.256", "fd000::1", "::1%%a", "::%::1"),
     ],
 )

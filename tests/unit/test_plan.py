@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ import launcher
 from launcher.cli.entry import main
 from launcher.core.errors import EnvironmentUntrusted, UsageError
 from launcher.core.model import Setting
+from launcher.options.flags import FLAGS
 from launcher.planning.parts import GLOO_INTERFACE, find_interface
 from launcher.planning.preload import describe_times
 from launcher.views.plan_json import describe
+from tests.fuzz.secrets import PLAIN
 from tests.fuzz.snapshots import WATCH
 from tests.golden.topologies import read_topology, topology_names
 
@@ -88,3 +91,15 @@ def test_gloos_interface_is_the_users_or_ours_and_the_first_of_several() -> None
     assert find_interface(ours, {}) == "eth0"
     assert find_interface(ours, {GLOO_INTERFACE: "ib0,ib1"}) == "ib0"
     assert find_interface([], {}) == ""
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_no_flag_shows_the_secret_in_its_value(form: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """Whatever a flag takes, in a plan or in the message that refuses it."""
+    for flag in FLAGS:
+        name = f"--{flag.dest.replace('_', '-')}"
+        for shape in ("password={}", "https://u:{}@h/x"):
+            words = ("--restarts", "2", f"{name}={shape.format(PLAIN)}", "--", "python", "train.py")
+            main(["plan", "--format", form, *words], {"PATH": os.defpath})
+            shown = capfd.readouterr()
+            assert PLAIN not in shown.out + shown.err, name

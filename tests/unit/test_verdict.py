@@ -104,7 +104,7 @@ launcher:   then:  the launcher killed rank 1 (SIGKILL) after the grace period 3
 launcher:   left:  pid 99 (D state) holds /dev/nvidia0
 """  # noqa: E501
 TOLD = """\
-launcher: rank 1 of 8 ended first: it was ended by SIGTERM, which the launcher forwarded
+launcher: rank 1 of 8 ended first: it was ended by SIGTERM, forwarded by the launcher
 launcher:   where: local rank 1, pid 4712, host gpu-0, node 0, 83.214 s after the start
 launcher:   cause: [told-to-stop] the launcher was told to stop by SIGTERM before any process had failed
 launcher:   fix:   nothing, if this was intended; platforms also send it for preemption, a time limit or a canceled job
@@ -326,8 +326,8 @@ def test_hostile_names_and_words_cannot_reach_a_terminal() -> None:
         (-11, None, None, True, "was ended by SIGSEGV (segmentation fault)"),
         (-7, None, None, True, "was ended by SIGBUS (bus error)"),
         (-35, None, None, True, "was ended by SIGRTMIN+1"),
-        (-15, 15, "SIGTERM", True, "was ended by SIGTERM, which the launcher forwarded"),
-        (-10, 10, None, True, "was ended by SIGUSR1, which the launcher forwarded"),
+        (-15, 15, "SIGTERM", True, "was ended by SIGTERM, forwarded by the launcher"),
+        (-10, 10, None, True, "was ended by SIGUSR1, forwarded by the launcher"),
         (-10, 10, "SIGTERM", True, "was stopped by the launcher (SIGUSR1) after it received SIGTERM"),
         (-15, 15, None, False, "was stopped by the launcher (SIGTERM)"),
         (-9, 9, None, False, "was killed by the launcher (SIGKILL) after the grace period"),
