@@ -73,7 +73,7 @@ def _find_bad(shown: str) -> list[str]:
     found = LOG.search(shown)
     try:
         with open(open_file(found[1] if found else ""), "rb") as log:
-            ours = [(line, found) for line in _read_lines(log) if (found := OURS.search(line))]
+            ours = [(line, mark) for line in _read_lines(log) if (mark := OURS.search(line))]
             return [nodes.decode() for line, mark in ours for nodes in BAD.findall(line, mark.end())]
     except OSError:
         return []

@@ -56,11 +56,6 @@ class BindingRequest:
     leaves_mask: bool = False
     keeps_mask: bool = False
 
-    @property
-    def names_gpus(self) -> bool:
-        """Whether a GPU is named by UUID and not by index."""
-        return not all(name.isdecimal() for name in self.gpus)
-
 
 def plan_request(
     mode: str,

@@ -135,7 +135,8 @@ def bind_processes(shape: PlanShape, environ: Mapping[str, str], host: Host) -> 
     from launcher.planning.binding import plan_binding, plan_request
 
     request = plan_request(mode, options, environ, topology, machine, forks)
-    return plan_binding(request, read_layout(host, name_gpus=request.names_gpus))
+    has_uuids = not all(name.isdecimal() for name in request.gpus)
+    return plan_binding(request, read_layout(host, name_gpus=has_uuids))
 
 
 def plan_network(shape: PlanShape, environ: Mapping[str, str], host: Host) -> Wiring:

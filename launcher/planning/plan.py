@@ -41,7 +41,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from launcher.core.supervision import Preload
     from launcher.frameworks.case import Case
     from launcher.machine.host import Host
     from launcher.options.reading import Options
@@ -107,7 +106,12 @@ def assemble(shape: PlanShape, parts: Parts, host: Host, role: str) -> Plan:
     settings = (*plan_settings(case, role, parts.binding), *unbuffered, *parts.wiring.settings)
     stays = _stays(parts, shown, host, proof)
     missing = "" if host.is_recorded() or shape.request.own is not None else find_missing(shape.request.argv)
-    preload, unused = _plan_preload(case, agent, host, stays=stays)
+    preload, unused = None, tuple[str, ...]()
+    if case.options.get("preload"):
+        from launcher.planning.preload import plan_preload
+
+        preload, why = plan_preload(case, agent, host, stays=stays)
+        unused = (f"preload skipped: {why}; ranks start normally",) if why else ()
     warned = (*warn_job(case, agent, parts.wiring.notes, host), *unused)
     watch = plan_supervision(parts, host, proof, stays=stays)
     meeting = parts.beside.meeting
@@ -122,6 +126,9 @@ def assemble(shape: PlanShape, parts: Parts, host: Host, role: str) -> Plan:
         *(note for note in (*shape.request.notes, *parts.binding.notes, *idle) if note[:1] == "-"),
     )
     notes = _gather_notes(shape, parts, host, missing, (*warned, *idle), stays=stays)
+    # An mpirun may have bound us to one core, as if we were a rank: our processes may leave it
+    cpus, bound = case.machine.cpu_count, case.machine.bound_cpu_count
+    is_bound = cpus is not None and bound is not None and bound < cpus
     return Plan(
         allocation=case.allocation,
         topology=topology,
@@ -132,7 +139,7 @@ def assemble(shape: PlanShape, parts: Parts, host: Host, role: str) -> Plan:
         processes=tuple(plan_one(case, parts.argv, place, parts.binding, settings) for place in shown),
         settings=settings if shown else (),
         unset=plan_unset(topology, environ, case.forks),
-        widen_cpus=_widens_cpus(case),
+        widen_cpus=case.forks and is_bound and any(name in case.environ for name in STARTED_BY_MPI),
         bind=parts.binding.mode,
         supervision=watch if preload is None else replace(watch, preload=preload),
         network=parts.wiring.node.network if parts.wiring.node else None,
@@ -146,18 +153,6 @@ def assemble(shape: PlanShape, parts: Parts, host: Host, role: str) -> Plan:
         ports=parts.beside.ports,
         meeting=meeting,
     )
-
-
-def _plan_preload(
-    case: Case, agent: NodeCommand | None, host: Host, *, stays: bool
-) -> tuple[Preload | None, tuple[str, ...]]:
-    """Return what is imported once before the processes are forked, and a warning if that is impossible."""
-    if not case.options.get("preload"):
-        return None, ()
-    from launcher.planning.preload import plan_preload
-
-    preload, why = plan_preload(case, agent, host, stays=stays)
-    return preload, (f"preload skipped: {why}; ranks start normally",) if why else ()
 
 
 def _find_unseen(parts: Parts, watch: Supervision) -> str:
@@ -246,10 +241,3 @@ def name_origins(shape: PlanShape, met: Sequence[str] = ()) -> dict[str, str]:
         origins["local_rank"] = "counted on this node"
     told = {"hosts": "addresses exchanged by the nodes"} if met else {}
     return {**origins, **table.name_origins(shape.request.options), **told}
-
-
-def _widens_cpus(case: Case) -> bool:
-    """Whether processes may leave our CPUs: an mpirun bound us to one core, as if we were a rank."""
-    cpus, bound = case.machine.cpu_count, case.machine.bound_cpu_count
-    is_bound = cpus is not None and bound is not None and bound < cpus
-    return case.forks and is_bound and any(name in case.environ for name in STARTED_BY_MPI)
