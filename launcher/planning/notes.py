@@ -93,9 +93,8 @@ def warn_job(case: Case, agent: NodeCommand | None, network: Sequence[str], host
         check_worlds(case)
     unverified = []
     if agent is not None and agent.fleet is None and case.options.switch("verify_fabric"):
-        what = (
-            f"{agent.engine} starts the processes, so nothing is verified"  # we read only our own ranks' logs
-        )
+        # We read NCCL's log only of our own processes and of our mpirun's
+        what = f"{agent.engine} starts the processes, so nothing is verified"
         unverified = [f"{VERIFY}: {what}: see NCCL_DEBUG=INFO"]
     return (
         *case.options.files.warnings,
@@ -212,8 +211,8 @@ def _note_shell(case: Case, host: Host) -> tuple[str, ...]:
         return ()
     path, text = _read_shell(case.command, host)
     lines = [line.partition("#")[0].split() for line in (*case.command[1:], *text.splitlines())]
-    programs = [name_program(word) for words in lines for word in words]
-    name = next((program for program in programs if program in list_names() | {SRUN}), "")
+    known = list_names() | {SRUN}
+    name = next((name for words in lines for word in words if (name := name_program(word)) in known), "")
     may_be_right = case.topology.world_size == 1 or (
         each == 1 and _spans_nodes("\n".join((*case.command, text)))
     )

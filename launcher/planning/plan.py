@@ -106,7 +106,8 @@ def assemble(shape: PlanShape, parts: Parts, host: Host, role: str) -> Plan:
     settings = (*plan_settings(case, role, parts.binding), *unbuffered, *parts.wiring.settings)
     stays = _stays(parts, shown, host, proof)
     missing = "" if host.is_recorded() or shape.request.own is not None else find_missing(shape.request.argv)
-    preload, unused = None, tuple[str, ...]()
+    preload = None
+    unused: tuple[str, ...] = ()
     if case.options.get("preload"):
         from launcher.planning.preload import plan_preload
 
