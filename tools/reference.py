@@ -62,6 +62,9 @@ def name_variables(row: SourceRow) -> Iterator[str]:
         yield from (name for name in vars(names).values() if VARIABLE.fullmatch(name))
     elif row.name == "node_names":
         yield from (name for node in rows.NODES for name in vars(node).values() if VARIABLE.fullmatch(name))
+    elif row.name in ("torch_env", "torch_agent"):  # one file for torch, and for its agent's PET_*
+        found = quoted(CODE / "sources" / "torch_env.py")
+        yield from (name for name in found if name.startswith("PET_") == (row.name == "torch_agent"))
     elif row.read == f"{row.name}.read":
         yield from quoted(CODE / "sources" / f"{row.name}.py")
 

@@ -184,21 +184,21 @@ class NetworkChecks:
         if planned.required and never_met is not None:
             self._end_unmet(never_met)
             return
-        from launcher.failure.model import Cause
-        from launcher.failure.reason import NEVER_MET_FIX
+        from launcher.failure.symptoms import make_cause
 
-        self.doubt = Cause("never-met", unmet, NEVER_MET_FIX, False)
+        self.doubt = make_cause("unmet", what=unmet)
         if never_met is not None:
-            fix = "" if self.unmet is not None else f"; fix: {NEVER_MET_FIX}"
+            fix = "" if self.unmet is not None else f"; fix: {self.doubt.fix}"
             runtime.say(f"warning: [never-met] all processes have ended; {never_met}{fix}", "never-met")
 
     def _end_unmet(self, what: str) -> None:
         """End the job, because its processes do not meet and must."""
         from launcher.failure.arbiter import UNMET
-        from launcher.failure.reason import NEVER_MET_FIX, Reason
+        from launcher.failure.reason import Reason
 
-        self._runtime.say(f"the job ends (--require-meeting): {what}; fix: {NEVER_MET_FIX}", "never-met")
-        self._end_for(Reason(UNMET, what, NEVER_MET_FIX))
+        reason = Reason(UNMET, what)
+        self._runtime.say(f"the job ends (--require-meeting): {what}; fix: {reason.cause.fix}", "never-met")
+        self._end_for(reason)
 
     @property
     def connected_s(self) -> float | None:

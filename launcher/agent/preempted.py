@@ -11,11 +11,12 @@ from datetime import datetime, timezone
 from launcher.core.errors import EXIT_NOT_READY
 from launcher.core.files import remove_file, replace_file
 from launcher.core.signal import signal
-from launcher.failure.model import Cause, End, ProcessExit, Verdict
+from launcher.failure.model import End, ProcessExit, Verdict
+from launcher.failure.symptoms import make_cause
 from launcher.failure.verdict import make_verdict
 from launcher.machine.host import Host
 from launcher.output.folder import DEADLINE_NAME
-from launcher.preemption.events import ANNOUNCED, FIX, MARGIN_S, STATUS_WORDS, WITHDRAWN
+from launcher.preemption.events import ANNOUNCED, MARGIN_S, STATUS_WORDS, WITHDRAWN
 from launcher.process.signals import name_signal
 
 TYPE_CHECKING = False
@@ -129,7 +130,7 @@ class Response:
             attempt=runtime.attempt,
             started_ns=runtime.started_ns,
             told=None,
-            causes=[Cause("preempted", self._what, FIX, True)],
+            causes=[make_cause("preempted", what=self._what)],
             leftovers=survivors,
         )
         return Verdict(**{**vars(verdict), "first": End(**{**vars(verdict.first), "status": STATUS_WORDS})})

@@ -10,10 +10,7 @@ import time
 
 from launcher.agent.collector import DUMP_LIMIT_S
 from launcher.cluster.messages import Hung, Look, Quiet, Seen
-from launcher.cluster.outcome import CAUSES
-from launcher.core.frozen import replace
 from launcher.core.redact import LimitedSearch
-from launcher.failure.arbiter import STALLED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -167,6 +164,7 @@ class JobEvidence:
 
     def _report(self, silent: list[int]) -> None:
         from launcher.evidence.hang import describe_hang
+        from launcher.failure.symptoms import make_cause
 
         answers = self._join()
         nodes = {answer.rank: node for node, found in self._answers.items() for answer in found}
@@ -180,4 +178,4 @@ class JobEvidence:
         self._tell_all(Hung(hang.headline, hang.lines))
         if any(quiet.ends for quiet in self._quiet.values()):
             node = silent[0] if silent else nodes.get(hang.rank, next(iter(self._quiet)))
-            self._end(node, ENDS, replace(CAUSES[STALLED], what=hang.headline))
+            self._end(node, ENDS, make_cause("stalled", what=hang.headline))

@@ -28,9 +28,9 @@ from launcher.failure.arbiter import (
     make_node_lost,
 )
 from launcher.failure.model import Cause, End, ProcessExit, Verdict
-from launcher.failure.reason import REASONS
+from launcher.failure.symptoms import make_cause
 from launcher.failure.verdict import make_verdict
-from launcher.preemption.events import FIX, STATUS_WORDS
+from launcher.preemption.events import STATUS_WORDS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,13 +40,8 @@ if TYPE_CHECKING:
 
 NUMBERS = ("rank", "local_rank", "pid", "code")
 """What a node reports of a process."""
-CAUSES = {
-    **REASONS,
-    REFUSED: Cause("node-refused", "", "its own error message, on that node, has the fix"),
-    PREEMPTED: Cause("preempted", "", FIX, retryable=True),
-    GAVE_UP: make_node_lost("", is_cut_off=True),
-}
-"""Causes of events that are a cause themselves, by kind; the event supplies the text."""
+OF_NODES = (STALLED, UNPROVEN, LEFT, UNMET, REFUSED, PREEMPTED, GAVE_UP)
+"""Kinds of events that are a cause themselves, and that a node can report."""
 WORDS = {
     LOST: "is lost",
     CUT_OFF: "was cut off from all other nodes",
@@ -107,21 +102,25 @@ def read_failure(index: int, place: str, failed: Failed) -> Failed:
         Garbled: A node cannot report this kind, e.g. that a node is lost or that node 0 is cut off.
     """
     told = failed.event
-    if told.kind not in (RANK, *CAUSES):
+    if told.kind not in (RANK, *OF_NODES):
         raise Garbled("a failure of an unknown kind")
     is_of_rank = told.kind == RANK and not told.called
     facts = {name: value for name, value in (told.facts or {}).items() if name in NUMBERS}
-    cause = CAUSES.get(told.kind)
     event = replace(
         told,
         node=index,
         at_ns=min(max(told.at_ns, 0), time.monotonic_ns()),
         status=told.status or 1,
         what=told.what if told.kind == GAVE_UP else f"{told.what} on {place}",
-        cause=None if cause is None else replace(cause, what=told.what),
+        cause=None if told.kind == RANK else _make_cause(told),
         facts=facts if is_of_rank else None,
     )
     return replace(failed, node=index, event=event)
+
+
+def _make_cause(told: Event) -> Cause:
+    is_gone = told.kind == GAVE_UP
+    return make_node_lost(told.what, is_cut_off=True) if is_gone else make_cause(told.kind, what=told.what)
 
 
 def lose_coordinator(shape: Shape) -> tuple[str, Over]:

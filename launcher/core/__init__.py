@@ -1,4 +1,8 @@
-"""Base of all other packages: the vocabulary, errors, frozen values, messages."""
+"""Base of all other packages: the vocabulary, errors, frozen values, messages.
+
+Half of it is what must not fail anywhere: redaction, which follows a value to its end through quotes, lists
+and blocks in linear time; files, which are the only place that writes; messages, which check what they get.
+"""
 
 import time
 

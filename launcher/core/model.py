@@ -89,6 +89,11 @@ class Claim:
     source: str
     trust: Trust = Trust.STATED
 
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The hosts of a claim on them; none of another."""
+        return self.value if isinstance(self.value, tuple) else ()
+
 
 @frozen
 class Lost:

@@ -22,7 +22,8 @@ MARKER = "<redacted>"
 
 TABLE = {block.name: block for block in read_blocks("core/secrets.txt")}
 _FRAGMENT = re.compile(r"\(\?&(\w+)\)")
-_FRAGMENTS = TABLE["fragments"].fields
+_NAMES, _PARTS = TABLE["names"].fields, TABLE["parts"].fields
+_FRAGMENTS = {**TABLE["fragments"].fields, **_NAMES, **_PARTS}
 
 _PUBLIC_PREFIXES = (*TABLE["public"].words("prefixes"), *mpi.PREFIXES)
 _PUBLIC_ENDS = TABLE["public"].words("ends")
@@ -68,18 +69,13 @@ def sounds_secret(name: str) -> bool:
     )
 
 
-_NAMES = TABLE["names"].fields
-_NAME = compile_row(
-    "(?:(?P<plural>{plural})|(?P<several>(?<=_)(?:tokens|keys)))(?![a-z0-9])"
-    "|(?:(?P<strong>{strong})|(?P<word>{word}))(?:{ending})"
-    "|(?:(?P<weak>{weak})|(?P<sig>sig(?:nature)?))(?![a-z0-9])".format_map(_NAMES)
+_NAME, _OPEN, _TEXT, _OPEN_FIELD, _PROSE, _HARMLESS, _UNLESS = (
+    compile_row(_NAMES[row]) for row in ("name", "open", "text", "fields", "prose", "harmless", "unless")
 )
-_TEXT_TOKEN, _COUNTED_TOKENS, _OPEN_KEY, _OPEN_FIELD = (
-    compile_row(_NAMES[row]) for row in ("text", "counted", "open", "fields")
-)
-_PROSE, _METHOD, _COUNT, _HARMLESS = (
-    compile_row(_NAMES[row]) for row in ("prose", "method", "count", "harmless")
-)
+_IF = {group: compile_row(row) for group, row in TABLE["if"].fields.items()}
+_PART = {part: compile_row(row) for part, row in _PARTS.items()}
+MIXED = _PART["mixed"]
+_ENDS = {kind: compile_row(row) for kind, row in TABLE["ends"].fields.items()}
 LOOK_BACK = 80
 _SEPARATORS = [
     (
@@ -92,40 +88,8 @@ _SEPARATORS = [
     for row in TABLE.values()
     if "then" in row.fields
 ]
-_ANY_SEPARATOR = re.compile(r"""[\s\\"'`\](:=>!<,|?-]""")
-
-_QUOTE = re.compile(r"""[bBfFrRuU]{0,2}(\\{0,8})(\"\"\"|\'\'\'|["'`])""")
-# The beginning of a list, a table or a call; what is in it
-_OPENING = re.compile(r"[A-Za-z_][\w.]{0,48}[(\[{]|[(\[{]")
-_PIECE = re.compile(
-    r"""(?P<open>[(\[{])|(?P<close>[)\]}])|[bBfFrRuU]{0,2}(?P<slashes>\\{0,8})(?P<quote>\"\"\"|\'\'\'|["'`])"""
-    r"""|(?P<bare>[^\s"'`,:=;()\[\]{}]+)|(?P<key>[:=])|[\s,;]+"""
-)
-_PIECES_MAX = 400
-_VARIABLE = re.compile(r"[A-Z]+(?:_[A-Z0-9]+)+\Z")
-_LINE = re.compile(
-    r"""(- {1,4})?(?:["']?([\w.-]{1,64})["']?[ \t]*(?::|=)[ \t]+|["']?([\w.-]{1,64})["']?=)?([^\r\n]*)"""
-)
-_SCHEME = re.compile(r"(?i:basic|bearer|digest|negotiate|token)[ \t]{1,8}(?=[^\s])")
-_ANY_SCHEME = re.compile(r"[A-Za-z][\w-]{0,19}[ \t]{1,8}(?=[^\s\"'])")
-_PARAMETERS = re.compile(r"[A-Za-z][\w-]{0,19}[ \t]{1,8}(?=[\w-]{1,40}=[^\s=])")
-# A backslash belongs to a value unless it escapes the closing quote; a quote belongs to it inside a word.
-_BARE = {
-    "equals": re.compile(r"""(?:[^\s"'&;\\]|[&;](?![\w .%-]{1,40}=|\s|\Z)|["'](?=\w)|\\(?!\\{0,8}["']))+"""),
-    "json": re.compile(r"""[^\s"',{}\[\]\\]+"""),
-    "colon": re.compile(r"""[^\s"',;}]+"""),
-    "tag": re.compile(r"[^<>]+(?=</|(?<=\]\])>)"),
-    "line": re.compile(r"[^\r\n]+"),
-    "blob": re.compile(r"[\w+/=-]+"),
-    "signature": re.compile(r"[\w%+/=-]+"),
-    "word": re.compile(r"""(?:[^\s"',\[\]`()]|,(?=[^\s"',]))+"""),
-}
-_HARMLESS_ITEM = re.compile(r"(?i:true|false|none|null|nil|<redacted>|\d+(?:\.\d+)?|\W*)\Z")
-_COMMA = re.compile(r",(?=.)")
-_ITEM = re.compile(r"[\w+/=-]{20,}")
+_PIECES_MAX, _LINES_MAX = 400, 100
 _STATEMENTS = ("pass", "continue", "break", "return")
-_LINES_MAX = 100
-_WORKING_FOLDER = re.compile(r"(?:/|~|\.{1,2}(?:/|\Z)|[A-Za-z]:\\)")
 
 
 class Text:
@@ -140,9 +104,14 @@ class Text:
         self.keyed = 0
         """How far values were searched for keys."""
 
+    def name(self, match: re.Match[str]) -> str:
+        """Return a name with what is before it, and NUL where the match begins."""
+        start, end = match.span()
+        return f"{self.text[max(0, start - LOOK_BACK) : start]}\0{self.text[start:end]}"
+
     def end(self, kind: str, start: int) -> int:
         """Return the end of a value of this kind that begins at ``start``."""
-        return self._find_end(kind, start, lambda: self._match(_BARE[kind], start))
+        return self._find_end(kind, start, lambda: self._match(_ENDS[kind], start))
 
     def end_of_quote(self, quote: str, level: int, start: int) -> int:
         """Return the end of a quoted text whose quote has ``level`` backslashes, or the end of the text."""
@@ -187,45 +156,26 @@ def find_named(text: str) -> Iterator[Span]:
     """Yield the (start, end) of the values after names of secrets."""
     seen = Text(text)
     for match in _NAME.finditer(seen.lower):
-        if not _ANY_SEPARATOR.match(seen.lower, match.end()):
+        if not _PART["separator"].match(seen.lower, match.end()):
             continue
         group = match.lastgroup or ""
-        start = match.start()
-        if group in ("word", "sig") and match[0] != "signature" and not _begins_word(seen.text, start):
+        before = seen.lower[max(0, match.start() - LOOK_BACK) : match.start()]
+        named = seen.name(match)
+        if group in _IF and not _IF[group].search(named):
             continue
-        before = seen.lower[max(0, start - LOOK_BACK) : start]
-        if match[0].startswith("token") and _TEXT_TOKEN.search(before):
-            group = "weak"
-        if group == "several":
-            name = seen.text[start - len(_name_start(before)) : match.end()]
-            if not name.isupper() or _TEXT_TOKEN.search(before) or _COUNTED_TOKENS.search(before):
-                continue
-        if match[0] == "key" and _OPEN_KEY.search(before):
+        is_text = match[0].startswith("token") and _TEXT.search(before)
+        if (match[0] == "key" and _OPEN.search(before)) or (is_text and group == "several"):
             continue
-        found = _find_separator(seen, match, before)
+        group = "weak" if is_text else group
+        found = _find_separator(seen, match, before, named)
         if found is not None:
             yield from _find_value(seen, match, group, *found)
 
 
-def _begins_word(text: str, start: int) -> bool:
-    """Return whether a word begins here: not after a letter, or with a capital after a lower-case letter."""
-    if start == 0:
-        return True
-    before = text[start - 1]
-    if not before.isalnum():
-        return True
-    return text[start].isupper() and (before.islower() or before.isdigit())
-
-
-def _names_class(seen: Text, match: re.Match[str]) -> bool:
-    """Return whether this is a class that is made of secrets: ``AzureKeyCredential("X")``."""
-    return match[0] in ("auth", "credential", "credentials") and seen.text[match.start()].isupper()
-
-
-def _find_separator(seen: Text, match: re.Match[str], before: str) -> tuple[str, re.Match[str]] | None:
+def _find_separator(
+    seen: Text, match: re.Match[str], before: str, named: str
+) -> tuple[str, re.Match[str]] | None:
     """Return the kind and the match of the separator after a name; None if there is none."""
-    start = match.start()
-    named = f"{seen.text[start - len(before) : start]}\0{seen.text[start : match.end()]}"
     for kind, groups, name, then, value in _SEPARATORS:
         found = then.match(seen.lower, match.end())
         if found is None or (groups and match.lastgroup not in groups):
@@ -234,7 +184,7 @@ def _find_separator(seen: Text, match: re.Match[str], before: str) -> tuple[str,
             continue
         if not compile_row(value).match(seen.text, found.end()):
             continue
-        if kind not in ("lines", "below") or _is_below(seen, kind, before, start, found):
+        if kind not in ("lines", "below") or _is_below(seen, kind, before, match.start(), found):
             return "next" if kind == "below" else kind, found
     return None
 
@@ -266,7 +216,9 @@ def _find_value(
 ) -> Iterator[Span]:
     """Yield what is secret after a name and its separator: lines, items, or a single value."""
     start, text = separator.end(), seen.text
-    if kind == "call" and _names_class(seen, match):
+    # The class of a secret: AzureKeyCredential("X")
+    is_class = match[0] in ("auth", "credential", "credentials") and text[match.start()].isupper()
+    if kind == "call" and is_class:
         if start > seen.listed[1]:
             items, seen.listed[1], _ = _find_items(seen, start - 1, match[0] == "auth", is_call=True)
             yield from items
@@ -275,18 +227,18 @@ def _find_value(
     elif kind in ("lines", "section"):
         if group in ("strong", "plural") or match[0].startswith("cred"):
             yield from _find_lines(seen, start, len(separator["indent"]), kind)
-    elif match[0] == "authorization" and _PARAMETERS.match(text, start):
+    elif match[0] == "authorization" and _PART["params"].match(text, start):
         quote = text[match.start() - 1] if match.start() else ""  # Authorization: Digest a="b", c="X"
         end = text.find(quote, start) if quote in ("'", '"') else -1
         line = seen.end("line", start)
         yield start, end if start < end < line else line
     else:
-        scheme = (_ANY_SCHEME if match[0] == "authorization" else _SCHEME).match(text, start)
+        scheme = _PART["another" if match[0] == "authorization" else "scheme"].match(text, start)
         if scheme and group in ("strong", "word"):
-            if kind == "colon" and not _SCHEME.match(text, start):
+            if kind == "colon" and not _PART["scheme"].match(text, start):
                 yield start, scheme.end() - 1  # Authorization:X
             start = scheme.end()
-        opening = _OPENING.match(text, start) if kind != "tag" else None
+        opening = _PART["opening"].match(text, start) if kind != "tag" else None
         items, is_all = _find_opened(seen, match, group, opening)
         yield from items
         is_counted = group in ("plural", "several") and (separator[0] != "=" or opening is not None)
@@ -315,7 +267,7 @@ def _find_single(
 ) -> Iterator[Span]:
     """Yield a value that is one text, quoted or not, unless it cannot be a secret."""
     text = seen.text
-    quote_found = _QUOTE.match(text, start) if kind != "tag" else None
+    quote_found = _PART["quote"].match(text, start) if kind != "tag" else None
     if quote_found is not None:
         start = quote_found.end()
     if text.startswith(MARKER, start):
@@ -327,9 +279,9 @@ def _find_single(
         yield from _find_keys(seen, start)
         return
     if group == "sig":
-        is_in_address = separator[0] == "=" and _begins_parameter(seen, match)
+        is_in_address = separator[0] == "=" and _PART["parameter"].search(seen.name(match))
         end = seen.end("equals" if is_in_address else "signature", start)
-        is_key = end - start >= 16 or (end - start >= 8 and _is_mixed(text[start:end]))
+        is_key = end - start >= 16 or (end - start >= 8 and _PART["mixed"].match(text, start, end))
         if start < end and (is_in_address or is_key):
             yield start, end
         return
@@ -338,14 +290,11 @@ def _find_single(
     if quote_found is not None:
         end = seen.end_of_quote(quote_found[2], len(quote_found[1]), start)
     else:
-        shape = {"named": "equals", "next": "equals"}.get(kind, kind)
-        end = seen.end(shape, start)
-        if start < end and kind == "equals" and text[start] in "\"'":
-            end = start
+        end = seen.end(kind if kind in _ENDS else "equals", start)
     value = text[start : min(end, start + 400)]
     if group in ("plural", "several"):
         is_variable = text[match.start() : match.end()].isupper()
-        if all(map(_HARMLESS_ITEM.match, value.split(","))) or not (is_variable or _COMMA.search(value)):
+        if all(map(_PART["nothing"].match, value.split(","))) or not (is_variable or "," in value[:-1]):
             return
     if end > start and not _is_harmless(seen, match, kind, value):
         yield start, end
@@ -361,7 +310,7 @@ def _find_items(seen: Text, start: int, is_pair: bool, is_call: bool) -> tuple[l
     last: Span | None = None
     depth, open_depth, at, open_at, is_open = 0, _PIECES_MAX, start, 0, False
     for _ in range(_PIECES_MAX):
-        piece = _PIECE.match(seen.text, at)
+        piece = _PART["piece"].match(seen.text, at)
         if piece is None:
             break
         at = piece.end()
@@ -386,8 +335,8 @@ def _find_items(seen: Text, start: int, is_pair: bool, is_call: bool) -> tuple[l
                 last = at, seen.end_of_quote(piece["quote"], len(piece["slashes"]), at)
                 at = last[1] + len(piece["slashes"]) + len(piece["quote"])
             value = seen.text[last[0] : min(last[1], last[0] + 99)]
-            is_name = is_call and (piece["bare"] or _VARIABLE.match(value))
-            if not is_open and not is_name and depth < open_depth and not _HARMLESS_ITEM.match(value):
+            is_name = is_call and (piece["bare"] or _PART["variable"].match(value))
+            if not is_open and not is_name and depth < open_depth and not _PART["nothing"].match(value):
                 found.append(last)
             is_open = False
     return found, open_at or at, False
@@ -397,7 +346,7 @@ def _find_lines(seen: Text, start: int, indent: int, kind: str) -> Iterator[Span
     """Yield the values in lines of the same indentation: of a list, of a table, or a single one."""
     margin = seen.text[start - indent : start]
     for _ in range(_LINES_MAX):
-        line = _LINE.match(seen.text, start)
+        line = _PART["line"].match(seen.text, start)
         if line is None or not line[0] or line[0][0] in "[#":
             return
         key = line[2] or line[3]
@@ -405,13 +354,8 @@ def _find_lines(seen: Text, start: int, indent: int, kind: str) -> Iterator[Span
         value = line[4].strip().strip("\"'")
         if not is_value:
             return
-        open_field = key and _OPEN_FIELD.match(key)
-        if (
-            value
-            and not open_field
-            and not _HARMLESS_ITEM.match(value)
-            and value not in (MARKER, *_STATEMENTS)
-        ):
+        is_open = (key and _OPEN_FIELD.match(key)) or value in _STATEMENTS
+        if not is_open and not _PART["nothing"].match(value):
             begin = line.start(4) + line[4].index(value)
             yield begin, begin + len(value)
         if not (line[1] or key):
@@ -424,10 +368,7 @@ def _find_lines(seen: Text, start: int, indent: int, kind: str) -> Iterator[Span
 def _find_blob(seen: Text, start: int) -> Iterator[Span]:
     """Yield a value that looks like a key: long, and with digits, lower and upper case, or hexadecimal."""
     end = seen.end("blob", start)
-    head = seen.text[start : min(end, start + 200)]
-    if end - start < 20:
-        return
-    if (head[0] != "/" and _is_mixed(head)) or re.match(r"[0-9a-fA-F]{32}", head):
+    if end - start >= 20 and _PART["key"].match(seen.text, start, min(end, start + 200)):
         yield start, end
 
 
@@ -435,18 +376,8 @@ def _find_keys(seen: Text, start: int) -> Iterator[Span]:
     """Yield the values in a list without brackets that look like keys."""
     end = seen.end("equals", start)
     start, seen.keyed = max(start, seen.keyed), max(end, seen.keyed)
-    for item in _ITEM.finditer(seen.text, start, end):
+    for item in _PART["item"].finditer(seen.text, start, end):
         yield from _find_blob(seen, item.start())
-
-
-def _begins_parameter(seen: Text, match: re.Match[str]) -> bool:
-    """Return whether a name is one in the query of an address."""
-    before = seen.lower[max(0, match.start() - LOOK_BACK) : match.start()]
-    return before[: len(before) - len(_name_start(before))][-1:] in ("?", "&")
-
-
-def _is_mixed(value: str) -> bool:
-    return all(re.search(part, value) for part in ("[0-9]", "[a-z]", "[A-Z]"))
 
 
 def _is_harmless(seen: Text, match: re.Match[str], kind: str, value: str) -> bool:
@@ -455,18 +386,5 @@ def _is_harmless(seen: Text, match: re.Match[str], kind: str, value: str) -> boo
         return True
     if kind == "next" and _NAME.fullmatch(value.lower().rstrip("])\"',")):
         return True  # --token TOKEN, in a usage text; ["password", "token"]
-    name = match["word"]
-    if name is None:
-        return False
-    if value[0] in "{[(":
-        return True
-    if name == "headers":
-        return re.search(r"[\w-]{1,64}(?:=|:|%3[adAD])", value) is None
-    if name in ("auth", "bearer"):
-        return _METHOD.match(value) is not None
-    if name in ("pass", "pw", "pat") and kind != "next":
-        return _COUNT.match(value) is not None and not seen.text[match.start()].isupper()
-    if name == "pwd":
-        whole = seen.text[max(0, match.start() - 1) : match.end()].strip(" \t\r\n'\"=")
-        return whole == "PWD" and value[0] == "/"  # the shell's variable
-    return name.startswith("cred") and _WORKING_FOLDER.match(value) is not None
+    name = seen.text[max(0, match.start() - 1) : match.end("word")].strip(" \t\r\n'\"=")
+    return match["word"] is not None and _UNLESS.match(f"{kind} {name}\0{value}") is not None

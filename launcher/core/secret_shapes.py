@@ -12,26 +12,19 @@ from __future__ import annotations
 
 import re
 
-from launcher.core.secret_names import MARKER, TABLE, Text, compile_row, find_named
+from launcher.core.secret_names import MARKER, MIXED, TABLE, Text, compile_row, find_named
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     Span = tuple[int, int]
-    Known = dict[tuple[str, bool, str, str], int]
 
 _LEVELS_MAX = 3
 """So often a text may be encoded: an address inside an address inside JSON."""
-_ODD = re.compile(
-    r"(?P<gone>(?:\x1b|\x9b|\\(?:x1[bB]|u001[bB]|033|e))\[[0-?]{0,64}[ -/]{0,8}[@-~]"
-    r"|\x1b\][^\x07\x1b]{0,4096}(?:\x07|\x1b\\)"
-    r"|[\x00-\x08\x0e-\x1f\x7f\xad\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]|\\\r?\n(?![ \t]))"
-    r"|(?P<blank>[\x0b\x0c\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]"
-    r"|\r(?!\n)|\\\r?\n[ \t]{1,32})"
-    r"|(?P<wide>[\uff01-\uff5e])"
-    r"|(?P<hex>(?:%|\\x|\\u00|&#[xX])[2-7][0-9A-Fa-f]);?|&#(?P<decimal>\d{2,3});"
-    r"|(?P<named>\\[nrt/]|&(?:amp|apos|gt|lt|nbsp|quot);)",
+_ODD, _KEY, _KEY_ENDS, _LINES, _ROW, _LINE_ENDS, _LAST_WORD = (
+    compile_row(TABLE["encoded"].fields[row])
+    for row in ("odd", "key", "end", "lines", "row", "newline", "last")
 )
 _CHARACTERS = {"\\n": "\n", "\\r": "\r", "\\t": "\t", "\\/": "/"}
 _CHARACTERS |= {"&amp;": "&", "&apos;": "'", "&gt;": ">", "&lt;": "<", "&quot;": '"'}
@@ -83,27 +76,6 @@ def _decode_one(match: re.Match[str]) -> str:
     return _CHARACTERS.get(match["named"] or "", " ")
 
 
-# With BEGIN and END lines, even if the end is cut off
-_KEY = re.compile(
-    r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY"
-    r"[\s\S]*?(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,9}-----|\Z)"
-)
-_KEY_ENDS = re.compile(r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY")
-# Two or more lines of pure base64: the middle of a key without its beginning. Each line may have the prefix
-# of a rank or a quotation; its end may be written as \n, or as the next item of a list.
-_EDGE = r"(?:(?<![A-Za-z0-9+/])|(?<=\\[nr]))"
-_KEY_LINE = _EDGE + r"[A-Za-z0-9+/]{60,76}={0,2}(?![A-Za-z0-9+/=])"
-_LINE_END = r"""[ \t"',|]{0,8}(?:(?:\\{1,8}r)?\\{1,8}n|\r?\n|\r|(?<=["']),[ \t]{0,8}(?=["']))"""
-_TO_NEXT = rf"{_LINE_END}(?:[^\r\n]{{0,80}}?(?<![A-Za-z0-9+/]))??"
-_LAST = r"(?:[A-Za-z0-9+/]{4}){0,18}(?:[A-Za-z0-9+/]{4}|[A-Za-z0-9+/]{3}=|[A-Za-z0-9+/]{2}==)"
-_LINES = re.compile(
-    rf"{_KEY_LINE}(?:{_TO_NEXT}{_KEY_LINE})+"
-    rf"""(?:{_LINE_END}[ \t|>"']{{0,32}}(?:\[[^\]\n]{{1,40}}\][: ]{{1,4}})?{_LAST}"""
-    r"""(?=[ \t"',|]{0,8}(?:[\\\r\n"']|\Z)))?"""
-)
-_ROW = re.compile(_KEY_LINE)
-_LINE_ENDS = re.compile(r"""\r?\n|(?:\\{1,8}r)?\\{1,8}n""")
-_LAST_WORD = re.compile(rf"""(?<![A-Za-z0-9+/]){_LAST}[ \t"',|]{{0,8}}\Z""")
 KEY_MAX = 1 << 14
 """Number of characters before the end of a private key that may belong to it."""
 
@@ -111,7 +83,7 @@ _SHAPES = [row.split(" ", 1) for row in TABLE["shapes"].items]
 _SHAPES += [
     [prefix, rf"(?&START){re.escape(prefix)}[\w.-]{{20,}}"] for prefix in TABLE["shapes"].words("prefixes")
 ]
-_SHAPES += [[key, rf"{_EDGE}{key}[\w+/=-]{{60,}}"] for key in TABLE["shapes"].words("keys")]
+_SHAPES += [[key, rf"(?&EDGE){key}[\w+/=-]{{60,}}"] for key in TABLE["shapes"].words("keys")]
 
 
 def _find_formed(text: str) -> Iterator[Span]:
@@ -129,9 +101,9 @@ def _find_formed(text: str) -> Iterator[Span]:
 def _is_base64(lines: str) -> bool:
     """Return whether lines are base64 and not hexadecimal checksums or paths, which also match."""
     rows = _ROW.findall(lines)
-    words = "".join(rows)
-    mixed = all(re.search(part, words) for part in ("[0-9]", "[a-z]", "[A-Z]"))
-    return mixed and not all(row[0] == "/" and row.count("/") > 2 for row in rows)
+    return MIXED.match("".join(rows)) is not None and not all(
+        row[0] == "/" and row.count("/") > 2 for row in rows
+    )
 
 
 def _find_rest_of_keys(text: str) -> Iterator[Span]:
@@ -154,15 +126,41 @@ def _find_rest_of_keys(text: str) -> Iterator[Span]:
             yield max(begin, end - 90) + word.start(), end
 
 
-_WORDS_OF: dict[str, list[list[str]]] = {}
-_OPTIONS: dict[str, list[str]] = {}
-for _row in TABLE["arguments"].items:
-    _names, _bar, _options = _row.partition(" | ")
-    if _bar:
-        _OPTIONS |= dict.fromkeys(_names.split(), _options.split())
-    else:
-        _WORDS_OF.setdefault(_row.split()[0], []).append(_row.split()[1:])
-PROGRAMS = frozenset((*_OPTIONS, *_WORDS_OF))
+_VALUE = r"([^\x1f]+)"
+_USER_AND_VALUE = rf"[^:%,=\x1f]{{0,64}}[:%,=](?!\d+(?:\x1f|\Z)){_VALUE}"
+
+
+def _compile_option(option: str) -> str:
+    """Return the pattern of an option's secret argument; each word has a unit separator before it."""
+    name = re.escape(option.strip("[]") if option[0] == "[" or option[-1] == "]" else option.rstrip(":="))
+    if option[0] == "[":
+        return f"{name}{_VALUE}"
+    if option[-1] == ":" and name[:4] != r"\-\-":
+        return rf"-(?:[a-zA-Z]{{0,7}}{name[-1]}\x1f|{name[-1]}=?){_USER_AND_VALUE}"
+    between = r"\x1f" if option[-1] == "]" else r"[\x1f=]" if option[:2] == "--" else r"\x1f?"
+    return name + between + {":": _USER_AND_VALUE, "=": rf"[^\x1f=]*={_VALUE}"}.get(option[-1], _VALUE)
+
+
+def _read_arguments() -> dict[str, list[tuple[re.Pattern[str], re.Pattern[str], str]]]:
+    """Return of each program the patterns of what is before its secret arguments, and of these."""
+    rows: dict[str, list[tuple[re.Pattern[str], re.Pattern[str], str]]] = {}
+    for row in TABLE["arguments"].items:
+        names, bar, rest = row.partition(" | ")
+        if bar:
+            options, _, needs = rest.partition("+")
+            head = rf"\A(?=(?:[\s\S]*\x1f)?(?:{needs})(?:\x1f|\Z))" if needs else r"\A"
+            item, kind = rf"\x1f(?:{'|'.join(map(_compile_option, options.split()))})", "options"
+        else:
+            names, *words, kind = row.split()
+            head = "".join(r"\x1f[^\x1f]*" if word == "_" else rf"\x1f{re.escape(word)}" for word in words)
+            item = {"X": r"\x1f", "u/X": r"\x1f[^\x1f/]*/", "k=X": r"\x1f[^\x1f=]*="}[kind] + _VALUE
+        for name in names.split():
+            rows.setdefault(name, []).append((re.compile(head or r"\A"), re.compile(item), kind))
+    return rows
+
+
+_ARGUMENTS = _read_arguments()
+PROGRAMS = frozenset(_ARGUMENTS)
 _PROGRAM = re.compile(
     rf"(?<![\w.-])(?:{'|'.join(sorted(PROGRAMS, key=lambda name: (-len(name), name)))})(?![\w.=:@-])"
 )
@@ -170,13 +168,11 @@ _GAP = re.compile(r"""(?:[ \t,\[\]]|\\\r?\n[ \t]{0,32})+""")
 SWITCHES = ("--relogin", "--verify", "--cloud", "-no-print")
 WORDS_MAX, WORD_LENGTH = 40, 1 << 12
 """Number of arguments that are looked at, and of characters at the beginning of each."""
-_USER = re.compile(r"[^:%,=]{0,64}[:%,=](?!\d+\Z)(?=.)")
 
 
 def _find_arguments(text: str) -> Iterator[Span]:
     """Yield the (start, end) of arguments in a text that are secret by position."""
     seen = Text(text)
-    known: Known = {}
     for match in _PROGRAM.finditer(text):
         at = match.end() + (text[match.end() : match.end() + 1] in ("'", '"'))
         words: list[str] = []
@@ -204,7 +200,7 @@ def _find_arguments(text: str) -> Iterator[Span]:
                 places.append([start, end])
             if text[at - 1] == ";":
                 break
-        for index, offset in find_words(match[0], words, known):
+        for index, offset in find_words(match[0], words):
             start, end = places[index]
             start += offset
             if text[start] in "'\"" and text[start] == text[end - 1] and end - start > 2:
@@ -212,85 +208,24 @@ def _find_arguments(text: str) -> Iterator[Span]:
             yield start, end
 
 
-def find_words(program: str, words: Sequence[str], known: Known | None = None) -> Iterator[tuple[int, int]]:
+def find_words(program: str, words: Sequence[str]) -> Iterator[tuple[int, int]]:
     """Yield (index, offset) of each secret argument of a program: it is secret from that character on.
 
-    An empty argument is not secret: ``--key=`` at the end of a text. ``known`` keeps what was found of words.
+    An empty argument is not secret: ``--key=`` at the end of a text.
     """
-    known = {} if known is None else known
-    placed = (found for place in _WORDS_OF.get(program, ()) for found in _find_place(place, words))
-    for index, offset in (*_find_options(program, words, known), *placed):
-        if offset < len(words[index]):
-            yield index, offset
+    pairs = enumerate(zip(("", *words), words, strict=False))
+    plain = [place for place, (before, word) in pairs if word[:1] != "-" and not _may_take(before)]
+    for head, item, kind in _ARGUMENTS.get(program, ()):
+        places = range(len(words)) if kind == "options" else plain
+        line = "".join("\x1f" + words[place].replace("\x1f", " ") for place in places)
+        begin = head.search(line)
+        at = len(line) if begin is None else begin.end()
+        several = kind in ("options", "k=X")
+        for match in item.finditer(line, at) if several else filter(None, [item.match(line, at)]):
+            start = match.start(match.lastindex or 0)
+            yield places[line.count("\x1f", 0, start) - 1], start - line.rindex("\x1f", 0, start) - 1
 
 
-def _find_options(program: str, words: Sequence[str], known: Known) -> Iterator[tuple[int, int]]:
-    """Yield the secret arguments of options."""
-    options = _OPTIONS.get(program, [])
-    if options and options[-1][0] == "+" and {*options[-1][1:].split("|")}.isdisjoint(words):
-        options = []
-    if not options and program != "kubectl":
-        return
-    for index, pair in enumerate(zip(("", *words), words, strict=False)):
-        key = (program, bool(options), *pair)
-        if key not in known:
-            known[key] = _find_option(program, options, *pair)
-        if known[key] >= 0:
-            yield index, known[key]
-
-
-def _find_option(program: str, options: Sequence[str], before: str, word: str) -> int:
-    """Return the first secret character of the word after another one; -1 if none is."""
-    users = [option[:-1] for option in options if option[0] != "[" and option[-1] == ":"]
-    attached = next((o.lstrip("[") for o in options if word.startswith(o.lstrip("["))), "")
-    name, equals, _ = word.partition("=")
-    short = re.match(r"-[a-zA-Z]{0,8}(?=.)", word) if word[:2] != "--" else None
-    if before in options or f"{before}]" in options:
-        return 0
-    if attached[:2] != "--" and 0 < len(attached) < len(word):
-        return len(attached)
-    if equals and word[:2] == "--" and name in options:
-        return len(name) + 1
-    if before in users or (re.fullmatch(r"-[a-zA-Z]{1,8}", before) and f"-{before[-1]}" in users):
-        return _find_user(word, 0)
-    if equals and name in users:
-        return _find_user(word, len(name) + 1)
-    if short is not None and word[:2] in users:
-        return _find_user(word, 2)
-    if program == "kubectl" and "--from-literal" in (before, name):
-        return word.find("=", len(name) + 1 if name == "--from-literal" else 0) + 1
-    return -1
-
-
-def _find_user(word: str, start: int) -> int:
-    user = _USER.match(word, start)
-    return user.end() if user else -1
-
-
-def _find_place(place: list[str], words: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """Yield the words that are secret by their place among the others."""
-    named = [
-        (index, word)
-        for index, (before, word) in enumerate(zip(("", *words), words, strict=False))
-        if not word.startswith("-") and _ends_options(before)
-    ]
-    fixed = next((count for count, part in enumerate(place) if part[-1] in "_X"), len(place))
-    for first in range(len(named)):
-        if [word for _, word in named[first : first + fixed]] != place[:fixed]:
-            continue
-        rest = zip(place[fixed:], named[first + fixed :], strict=False)
-        for part, (index, word) in rest:
-            if part == "X":
-                yield index, 0
-            elif part == "u/X" and "/" in word:
-                yield index, word.index("/") + 1
-        if place[-1] == "k=X":
-            yield from (
-                (index, word.index("=") + 1) for index, word in named[first + len(place) - 1 :] if "=" in word
-            )
-        return
-
-
-def _ends_options(word: str) -> bool:
-    """Return whether the next word cannot be an option's argument."""
-    return not word.startswith("-") or "=" in word or word in SWITCHES
+def _may_take(word: str) -> bool:
+    """Return whether the next word may be an option's argument."""
+    return word[:1] == "-" and "=" not in word and word not in SWITCHES

@@ -70,15 +70,18 @@ def _compact(record: Mapping[str, object]) -> bytes:
     return (json.dumps(record, ensure_ascii=False, separators=(",", ":")) + "\n").encode()
 
 
-def shorten_lines(lines: Sequence[str], limit: int) -> list[str]:
-    """Return at most ``limit`` lines: the first third, the number of lines left out, and the last ones."""
+def shorten_lines(lines: Sequence[str], limit: int, count: int = 0) -> list[str]:
+    """Return at most ``limit`` lines: the first third, the number of lines left out, and the last ones.
+
+    ``count``: number of lines of a text if these are only those at its ends.
+    """
     if len(lines) <= limit:
         return list(lines)
     if limit < 3:
         return list(lines[len(lines) - limit :])
     head = limit // 3
     tail = limit - head - 1
-    left_out = f"... {len(lines) - head - tail} lines left out ..."
+    left_out = f"... {(count or len(lines)) - head - tail} lines left out ..."
     return [*lines[:head], left_out, *lines[len(lines) - tail :]]
 
 

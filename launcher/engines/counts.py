@@ -10,7 +10,7 @@ from launcher.core.errors import LauncherError, make_error
 from launcher.core.model import Evidence, Fact, Machine, Scope, Trust
 from launcher.engines.choice import refuse_per_process
 from launcher.identity.allocation import decide
-from launcher.identity.ledger import DEFAULTS, open_ledger
+from launcher.identity.ledger import DEFAULTS, USERS, name_only, open_ledger
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -61,8 +61,8 @@ def check_counts(
         if count is None and rank is None:
             continue
         try:
-            opened = open_ledger(evidence, others)
-            allocation, ledger = decide(opened, machine, is_own=is_own, starts_processes=starter is not None)
+            opened = open_ledger(evidence, others, is_own)
+            allocation, ledger = decide(opened, machine, starts_processes=starter is not None)
         except LauncherError:
             continue  # without these numbers there is no job; with them there may be one
         if starter is not None and allocation.scope is Scope.PROCESS:
@@ -92,7 +92,10 @@ def _check_count(given: Given, complete: bool, ledger: Ledger, request: Request)
     nodes = "1 node" if asked == 1 else f"{asked} nodes"
     more = f"; for a job of its own on each node: {ALONE}" * (asked == 1)
     known = {"found": found.claim.value, "found_origin": found.claim.origin}
-    fix = _leave_out(given, request) + more
+    name, other = name_only(given.origin), name_only(found.claim.origin)
+    is_users = other in USERS and not name.startswith("-")
+    fix = f"unset the wrong one, {name} or {other}" if is_users else _leave_out(given, request)
+    fix += more
     raise make_error("other-count", origin=given.origin, nodes=nodes, fix=fix, **known)
 
 

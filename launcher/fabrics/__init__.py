@@ -34,7 +34,7 @@ FABRICS: dict[str, Callable[[Facts], Found]] = {
     "efa": plugins.find_efa,
     "gcp": plugins.find_gcp,
     "roce": verbs.find_roce,
-    "tcp": settings.find_tcp,
+    "tcp": lambda facts: Found(True, f"TCP through {facts.interface}" if facts.interface else "TCP"),
 }
 """Best first: unless the user forces a fabric, the first one that is here is used."""
 NO_WISH = Wish()
@@ -77,37 +77,29 @@ def plan_fabric(facts: Facts, wish: Wish = NO_WISH) -> Fabric:
     name = str(wish.forced.value) if wish.forced else next(name for name in NAMES if found[name].is_here)
     chosen, forced = found[name], wish.forced.origin if wish.forced else ""
     for given in filter(None, (wish.forced, wish.required)):
-        asked = str(given.value)
+        asked, wanted = str(given.value), found[str(given.value)]
         other = "" if name == asked else f"the fabric is {name}: {forced or chosen.why}"
-        _check(facts, asked, given.origin, other, found[asked])
+        other = other if wanted.is_here else wanted.why
+        if reason := other or find_exclusion(facts.told, asked, wanted.ports):
+            fix = wanted.fix or "leave the flag out, or unset the variable that rules it out"
+            raise make_error("no-fabric", origin=given.origin, title=TITLES[asked], reason=reason, fix=fix)
     planned, kept = _yield_to_files(facts, settings.plan_settings(facts, name, chosen, wish))
     is_generated = any(item.value == WORD for item in planned)
     exclusion = find_exclusion(facts.told, name, chosen.ports)
+    ports = "" if chosen.doubt else name_ports(chosen.ports)
+    is_ours = ports and facts.told("NCCL_IB_HCA") in (None, f"={ports}")
     network = Network(
         fabric=name,
         why=f"{forced}; {chosen.why}" if forced else chosen.why,
         port_count=None if chosen.doubt else len(chosen.ports) or None,
-        ports=_name_ports(facts, chosen),
+        ports=tuple(ports.split(",")) if is_ours else (),
         files=((WORD, render_topology(facts.kind.switches)),) if facts.kind and is_generated else (),
     )
-    notes = [chosen.doubt, *_describe_losers(found, name), *chosen.notes, *_describe_plugins(facts)]
+    losers = [f"not {TITLES[n]}: {it.why}" for n, it in found.items() if it.has_hardware and not it.is_here]
+    notes = [chosen.doubt, *losers, *chosen.notes, *_describe_plugins(facts)]
     notes += [*kept, find_unexpected(facts, chosen.ports) or ""]
     notes += [f"{exclusion}: NCCL will not use {TITLES[name]}" if exclusion else ""]
     return Fabric(network, planned, tuple(filter(None, notes)))
-
-
-def _check(facts: Facts, asked: str, origin: str, other: str, wanted: Found) -> None:
-    """Raise HardwareMissing if the job would not run over a fabric that was asked for."""
-    reason = "" if wanted.is_here else wanted.why
-    if reason := reason or other or find_exclusion(facts.told, asked, wanted.ports):
-        fix = wanted.fix or "leave the flag out, or unset the variable that rules it out"
-        raise make_error("no-fabric", origin=origin, title=TITLES[asked], reason=reason, fix=fix)
-
-
-def _name_ports(facts: Facts, found: Found) -> tuple[str, ...]:
-    names = "" if found.doubt else name_ports(found.ports)
-    kept = facts.told("NCCL_IB_HCA")
-    return tuple(names.split(",")) if names and kept in (None, f"={names}") else ()
 
 
 def _yield_to_files(facts: Facts, planned: Planned) -> tuple[tuple[Setting, ...], list[str]]:
@@ -120,15 +112,6 @@ def _yield_to_files(facts: Facts, planned: Planned) -> tuple[tuple[Setting, ...]
         elif theirs != value and not facts.environ.get(name):
             notes.append(f"{name}: keeping {theirs!r} from {path} (otherwise {value!r}: {why})")
     return tuple(settings), notes
-
-
-def _describe_losers(found: dict[str, Found], name: str) -> list[str]:
-    """Return why existing hardware is not used, a note for each fabric."""
-    return [
-        f"not {TITLES[other]}: {found[other].why}"
-        for other in NAMES
-        if other != name and found[other].has_hardware and not found[other].is_here
-    ]
 
 
 def _describe_plugins(facts: Facts) -> list[str]:
@@ -146,22 +129,16 @@ def plan_node(host: Host, environ: Mapping[str, str], options: Options, allocati
     Raises:
         HardwareMissing: The fabric that was asked for is not here.
     """
-    facts = read_facts(
-        host,
-        environ,
-        hosts=allocation.hosts,
-        node_rank=allocation.node_rank,
-        master_addr=allocation.master_addr,
-        ask=allocation.scope is Scope.NODE,
-    )
+    job, ask = allocation, allocation.scope is Scope.NODE
+    facts = read_facts(host, environ, job.hosts, job.node_rank, job.master_addr, ask=ask)
     forced, required = options.get("fabric"), options.get("require_fabric")
     wish = Wish(None if forced and forced.value == "auto" else forced, required)
     fabric = plan_fabric(facts, wish)
-    known = facts.ports or facts.interfaces  # a recorded machine may have neither
-    network = fabric.network
-    notes = [f"fabric {network.fabric}: {network.why}", *fabric.notes] if known else []
-    if facts.interface is None and known:
-        notes.append(f"no interface is named to NCCL and gloo: {facts.why_interface}")
+    network, notes = fabric.network, list[str]()
+    if facts.ports or facts.interfaces:  # a recorded machine may have neither
+        unnamed = f"no interface is named to NCCL and gloo: {facts.why_interface}"
+        notes = [f"fabric {network.fabric}: {network.why}", *fabric.notes]
+        notes += [unnamed] if facts.interface is None else []
     notes += map(str, find_faults(facts, spans_nodes=not is_loopback(allocation.master_addr)))
     proof, why_not = None, ""
     if options.switch("verify_fabric"):

@@ -7,17 +7,11 @@ from __future__ import annotations
 
 from launcher.core.frozen import frozen
 from launcher.core.mpi import OPEN_MPI
+from launcher.machine import network
 from launcher.machine.azure import Vm, ask_vm, is_azure, read_vm
 from launcher.machine.infiniband import Port, is_usable, read_ports
 from launcher.machine.libraries import NCCL_PLUGINS, find_libraries, list_libraries
-from launcher.machine.network import (
-    DEFAULT,
-    Interface,
-    cluster_interface,
-    leads_out,
-    read_interfaces,
-    read_routes,
-)
+from launcher.machine.network import DEFAULT, Interface, leads_out, read_interfaces
 from launcher.machine.numa import read_gpu_paths, read_gpus
 
 TYPE_CHECKING = False
@@ -37,16 +31,9 @@ OFI_FOLDERS = (
     *("/opt/amazon/aws-ofi-nccl/lib", "/opt/aws-ofi-nccl/lib", "/opt/aws-ofi-nccl/install/lib"),
 )
 """Folders in which AWS's installers and images put the plugin."""
-CONF_FILE = "NCCL_CONF_FILE"
-CONF_HOME = ".nccl.conf"
-CONF_SYSTEM = "/etc/nccl.conf"
-CONF_LINES_LIMIT = 1000
-TOPOLOGY_FOLDERS = ("/opt/microsoft", "/etc/topology")
 LINK_LOCAL = ("fe80:", "169.254.")
 TOPOLOGYD = "/var/run/nvidia-topologyd"
 """Folder from which NCCL takes a topology file by itself, if there is one."""
-MCA_FILES = ("/etc/openmpi/openmpi-mca-params.conf", "/etc/openmpi-mca-params.conf")
-"""Files with Open MPI's own settings; others are below its prefix and in the user's home."""
 KUBERNETES = "KUBERNETES_SERVICE_HOST"
 
 
@@ -117,6 +104,21 @@ class Facts:
         by_name = {path.rpartition("/")[2]: path for path in self.plugins}
         return next((by_name[name] for name in names if name in by_name), None)
 
+    def ethernet_ports(self) -> tuple[Port, ...]:
+        """Return the active ports with link layer Ethernet, including those of accelerated networking."""
+        active = (port for port in self.ports if port.state == "ACTIVE" and port.driver != "efa")
+        return tuple(port for port in active if port.link_layer == "Ethernet")
+
+    def above(self, name: str | None) -> Interface | None:
+        """Return the interface that an interface is a member of; None if it is none's."""
+        by_name = {item.name: item for item in self.interfaces}
+        return by_name.get(by_name[name].master or "") if name in by_name else None
+
+    def is_fast_path(self, port: Port) -> bool:
+        """Whether a port is the fast path of an interface of Hyper-V's (accelerated networking)."""
+        above = self.above(port.interface)
+        return above is not None and above.kind == "ethernet"
+
     def reachable(self, ports: Sequence[Port]) -> tuple[Port, ...]:
         """Return the ports whose device file is exposed to us; without it no program can use a port."""
         return tuple(port for port in ports if port.has_uverbs is not False)
@@ -175,35 +177,13 @@ def name_ports(ports: tuple[Port, ...]) -> str:
     return ",".join(f"{port.device}:{port.number}" for port in ports)
 
 
-def efa_ports(facts: Facts) -> tuple[Port, ...]:
-    """Return the active ports of AWS's Elastic Fabric Adapter."""
-    return tuple(port for port in facts.ports if port.driver == "efa" and port.state == "ACTIVE")
-
-
-def ethernet_ports(facts: Facts) -> tuple[Port, ...]:
-    """Return the active ports with link layer Ethernet, including those of accelerated networking."""
-    return tuple(
-        port
-        for port in facts.ports
-        if port.link_layer == "Ethernet" and port.state == "ACTIVE" and port.driver != "efa"
-    )
-
-
-def is_accelerated_networking(facts: Facts, port: Port) -> bool:
-    """Whether a port is the fast path of an interface that Hyper-V gives a VM."""
-    by_name = {item.name: item for item in facts.interfaces}
-    below = by_name.get(port.interface or "")
-    above = by_name.get(below.master) if below is not None and below.master else None
-    return above is not None and above.kind == "ethernet"
-
-
 def read_facts(
     host: Host,
     environ: Mapping[str, str],
-    *,
     hosts: Sequence[str] = (),
     node_rank: int | None = None,
     master_addr: str = "",
+    *,
     ask: bool = False,
 ) -> Facts:
     """Read the facts for the choice of a fabric.
@@ -220,7 +200,7 @@ def read_facts(
     certain = is_azure(host, environ)
     vm = _find_vm(host, environ, ports, may_ask=ask and certain)
     kind, topologies, has_several = vm.kind if vm else None, read_topologies(host, vm), len(ports) > 1
-    routes = read_routes(host) if has_several else {}
+    routes = network.read_routes(host) if has_several else {}
     interface, why = choose_interface(host, interfaces, hosts, node_rank, master_addr)
     plugins = find_libraries(host, environ, NCCL_PLUGINS)
     return Facts(
@@ -264,9 +244,8 @@ def read_mpi_choice(host: Host, environ: Mapping[str, str]) -> bool:
     """
     if OPEN_MPI.rank[0] not in environ:
         return False
-    prefix = environ.get("OPAL_PREFIX", "")
-    below = (f"{prefix}/etc/openmpi-mca-params.conf",) if prefix else ()
-    files = (*MCA_FILES, *below, f"{host.home()}/.openmpi/mca-params.conf")
+    below = [f"{prefix}/etc/openmpi-mca-params.conf" for prefix in ("", environ.get("OPAL_PREFIX", ""))]
+    files = ("/etc/openmpi/openmpi-mca-params.conf", *below, f"{host.home()}/.openmpi/mca-params.conf")
     lines = [line for path in files for line in (host.read_text(path) or "").splitlines()]
     return any(line.strip().startswith("btl_tcp_if_") for line in lines)
 
@@ -294,24 +273,23 @@ def choose_interface(
         return None, "no interface with an address leads out of this machine"
     if len(alive) == 1:
         return alive[0].name, "the only interface that leads to other nodes"
-    known = node_rank is not None and node_rank < len(hosts)
-    own = hosts[node_rank] if known and node_rank is not None else None
+    own = hosts[node_rank] if node_rank is not None and node_rank < len(hosts) else None
     others = [name for place, name in enumerate(hosts) if place != node_rank]
     peers = [name for name in (master_addr, *others) if name]
-    found = cluster_interface(host, alive, own, peers)
+    found = network.cluster_interface(host, alive, own, peers)
     if found is None:
         names = ", ".join(item.name for item in alive)
         return None, f"unknown which of {names} leads to the other nodes"
-    if own is not None and any(own == address for address, _ in found.addresses):
+    if own in [address for address, _ in found.addresses]:
         return found.name, f"it has {own}, this node in the list of hosts"
     return found.name, f"it leads to {peers[0] if peers else own}"
 
 
 def _may_lead_out(interface: Interface) -> bool:
     """Whether an interface may reach other nodes: it is up, has a carrier, and an address beyond its link."""
-    addresses = [address for address, _ in interface.addresses if not address.startswith(LINK_LOCAL)]
+    has_address = any(not address.startswith(LINK_LOCAL) for address, _ in interface.addresses)
     is_alive = interface.is_up is not False and interface.has_carrier is not False
-    return is_alive and bool(addresses) and leads_out(interface)
+    return is_alive and has_address and leads_out(interface)
 
 
 def read_configured(host: Host, environ: Mapping[str, str]) -> dict[str, tuple[str, str]]:
@@ -320,7 +298,7 @@ def read_configured(host: Host, environ: Mapping[str, str]) -> dict[str, tuple[s
     NCCL reads $NCCL_CONF_FILE (older versions: ~/.nccl.conf), then /etc/nccl.conf, and sets only what is not
     set yet. We read all three files, because the user meant what is in any of them.
     """
-    paths = (environ.get(CONF_FILE, ""), f"{host.home()}/{CONF_HOME}", CONF_SYSTEM)
+    paths = (environ.get("NCCL_CONF_FILE", ""), f"{host.home()}/.nccl.conf", "/etc/nccl.conf")
     found: dict[str, tuple[str, str]] = {}
     for path in paths:
         for name, value in parse_conf(host.read_text(path) or "" if path else ""):
@@ -334,7 +312,7 @@ def parse_conf(text: str) -> list[tuple[str, str]]:
     A line is NAME=VALUE. A line that begins with ``#``, has no ``=``, or has no valid name is ignored.
     Nothing is stripped.
     """
-    lines = text.split("\n")[:CONF_LINES_LIMIT]
+    lines = text.split("\n")[:1000]
     pairs = [line.partition("=") for line in lines if not line.startswith("#")]
     return [(name, value) for name, equals, value in pairs if equals and name.isidentifier()]
 
@@ -344,7 +322,7 @@ def read_topologies(host: Host, vm: Vm | None) -> dict[str, frozenset[str]]:
     if vm is None or vm.kind is None or not vm.kind.family:
         return {}
     names = [f"{vm.kind.family}{between}{kind}.xml" for between in "-/" for kind in ("topo", "graph")]
-    paths = [f"{folder}/{name}" for folder in TOPOLOGY_FOLDERS for name in names]
+    paths = [f"{folder}/{name}" for folder in ("/opt/microsoft", "/etc/topology") for name in names]
     return {path: parse_bus_ids(text) for path in paths if (text := host.read_text(path))}
 
 

@@ -15,7 +15,7 @@ Standard mode clusters", GoogleCloudPlatform/container-engine-accelerators gpudi
 
 from __future__ import annotations
 
-from launcher.fabrics.facts import ELSEWHERE, Facts, Found, count, efa_ports, find_hidden, unusable
+from launcher.fabrics.facts import ELSEWHERE, Facts, Found, count, find_hidden, unusable
 
 NAMED = ("ofi", "aws-ofi")
 """Names of the plugin after libnccl-net-, in its different versions."""
@@ -27,7 +27,7 @@ PROFILE = "nccl-env-profile.sh"
 
 def find_efa(facts: Facts) -> Found:
     """Return whether adapters and plugin are here, or which of the two is missing."""
-    ports = efa_ports(facts)
+    ports = tuple(port for port in facts.ports if port.driver == "efa" and port.state == "ACTIVE")
     usable = facts.reachable(ports)
     if not ports:
         return Found(False, "this node shows no EFA device", fix=ELSEWHERE)
@@ -60,11 +60,9 @@ def find_gcp(facts: Facts) -> Found:
     plugin = facts.net_plugin()
     is_set = any(name.startswith(VARIABLES) for name in facts.environ)
     if plugin is None:
-        why = (
-            "its variables are set, but no libnccl-net.so is found" if is_set else "no plugin of it is found"
-        )
+        why = "its variables are set, but no libnccl-net.so" if is_set else "no plugin of it"
         fix = "add the plugin's directory to LD_LIBRARY_PATH (/var/lib/tcpxo/lib64)"
-        return Found(False, why, has_hardware=is_set, fix=fix)
+        return Found(False, f"{why} is found", has_hardware=is_set, fix=fix)
     if not is_set and not any(part in plugin for part in FOLDERS):
         return Found(False, f"{plugin} is another plugin", fix=ELSEWHERE)
     profile = f"{plugin.rpartition('/')[0]}/{PROFILE}"

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from launcher.core.blocks import read_rows
 from launcher.core.mpi import HYDRA, OPEN_MPI
-from launcher.fabrics.facts import Facts, Found, Wish, ethernet_ports, is_accelerated_networking, name_ports
+from launcher.fabrics.facts import Facts, Found, Wish, name_ports
 from launcher.fabrics.plugins import find_named
 from launcher.fabrics.topology_file import plan_family
 
@@ -82,20 +82,15 @@ def _find_mpi(facts: Facts) -> str:
     return HYDRA.name if any(name in facts.environ for name in HYDRA.rank) else ""
 
 
-def find_tcp(facts: Facts) -> Found:
-    """Return that TCP is here, as it always is."""
-    return Found(True, f"TCP through {facts.interface}" if facts.interface else "TCP")
-
-
 def why_no_rdma(facts: Facts) -> str:
     """Return why NCCL certainly cannot use any RDMA port of this node; empty if that is not certain."""
     if facts.kind is not None and not facts.kind.has_verbs:
         return f"{facts.vm_name} has RDMA without SR-IOV"
-    ethernet = ethernet_ports(facts)
+    ethernet = facts.ethernet_ports()
     if not ethernet or any(port.link_layer != "Ethernet" for port in facts.ports):
         return ""  # a port that is not ready yet may be ready when NCCL starts
     names = ", ".join(port.device for port in ethernet)
     if facts.is_azure:
         return f"{names}: accelerated networking, and no InfiniBand"
-    is_useless = all(is_accelerated_networking(facts, port) for port in ethernet)
+    is_useless = all(map(facts.is_fast_path, ethernet))
     return f"{names}: the fast path of an ordinary interface" if is_useless else ""

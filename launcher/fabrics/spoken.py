@@ -72,19 +72,16 @@ def hear(spoken: Spoken, line: str) -> Spoken:
     if match is None or spoken.network:
         return spoken
     text = match[1].strip()
-    news: dict[str, object] = {}
     signs = {place for place, sign in enumerate(SIGNS) if sign.name in text}
-    if signs - spoken.signs:
-        news["signs"] = spoken.signs | signs
+    news: dict[str, object] = {"signs": spoken.signs | signs}
     if text.startswith("NET/IB : Using"):
         pairs = [(f"{_short(name)}:{number}", kind) for name, number, kind in PORT.findall(text)]
         news["ports"] = tuple(pairs[:NAMES_LIMIT])
     elif text.startswith("NET/Socket : Using"):
         news["interfaces"] = tuple(_short(name) for name in INTERFACE.findall(text)[:NAMES_LIMIT])
-    elif PROVIDER.match(text):
-        news["provider"] = _short(PROVIDER.findall(text)[0])
-    elif NETWORK.match(text):
-        news["network"] = _short(NETWORK.findall(text)[0].strip())
+    for name, pattern in (("provider", PROVIDER), ("network", NETWORK)):
+        if found := pattern.match(text):
+            news[name] = _short(found[1].strip())
     return replace(spoken, **news)
 
 
@@ -113,7 +110,9 @@ def compare(network: Network, spoken: Spoken) -> Comparison:
             return Comparison(True, f"NCCL uses {_describe(spoken)}, as planned")
         both = [f"without {', '.join(lost)}"] * bool(lost) + [f"with {', '.join(more)}"] * bool(more)
         text = f"{text}, {' and '.join(both)}"
-    return Comparison(False, text, _find_fix(network, spoken))
+    signs = [SIGNS[place] for place in sorted(spoken.signs)]
+    fits = (sign for sign in signs if network.fabric in sign.words("keeps") or not sign.words("keeps"))
+    return Comparison(False, text, next((sign.fields["fix"] for sign in fits), LOOK))
 
 
 def _find_fabric(spoken: Spoken) -> str:
@@ -137,13 +136,11 @@ def _is_rdma(spoken: Spoken) -> bool:
 def _describe(spoken: Spoken) -> str:
     """Return the network that NCCL uses in words, e.g. ``NET/Socket (eth0)``."""
     kinds = [kind for _, kind in spoken.ports]
-    details: Sequence[str] = ()
+    details: Sequence[str] = (f"provider {spoken.provider}",) if spoken.provider else ()
     if _is_rdma(spoken):
         details = [_count(kinds.count(kind), KINDS[kind]) for kind in dict.fromkeys(kinds)]
     elif spoken.network == "Socket":
         details = spoken.interfaces
-    elif spoken.provider:
-        details = (f"provider {spoken.provider}",)
     more = f" and {len(details) - SHOWN_MAX} more" if len(details) > SHOWN_MAX else ""
     shown = f" ({', '.join(details[:SHOWN_MAX])}{more})" if details else ""
     return f"NET/{spoken.network}{shown}"
@@ -151,9 +148,3 @@ def _describe(spoken: Spoken) -> str:
 
 def _count(number: int, title: str) -> str:
     return f"{number} {title} port{'' if number == 1 else 's'}"
-
-
-def _find_fix(network: Network, spoken: Spoken) -> str:
-    signs = [SIGNS[place] for place in sorted(spoken.signs)]
-    fits = (sign for sign in signs if network.fabric in sign.words("keeps") or not sign.words("keeps"))
-    return next((sign.fields["fix"] for sign in fits), LOOK)

@@ -55,13 +55,11 @@ def plan_family(facts: Facts, ports: Sequence[Port] = ()) -> Iterator[tuple[str,
         why = f"{name}; generated from Azure's documentation for the {len(shown)} devices here"
         yield "NCCL_TOPO_FILE", WORD, why
     fitting = (path for path in _list_files(facts) if shown and shown.keys() <= facts.topologies[path])
-    path = next(fitting, None)
-    if path is None:
-        return
-    yield "NCCL_TOPO_FILE", path, f"{name}; all {len(shown)} devices are in it"
-    graph = next((path for path in facts.topologies if path.endswith("graph.xml")), None)
-    if kind.graph and graph is not None:
-        yield "NCCL_GRAPH_FILE", graph, f"{name}, beside its topology file"
+    for path in [*fitting][:1]:
+        yield "NCCL_TOPO_FILE", path, f"{name}; all {len(shown)} devices are in it"
+        graphs = [path for path in facts.topologies if path.endswith("graph.xml")]
+        if kind.graph and graphs:
+            yield "NCCL_GRAPH_FILE", graphs[0], f"{name}, beside its topology file"
 
 
 def _list_files(facts: Facts) -> list[str]:
@@ -80,19 +78,15 @@ def find_unexpected(facts: Facts, ports: Sequence[Port]) -> str | None:
 
     None is wanted if there is a file already, or if the VM's own tree shows more than we know.
     """
-    kind = facts.kind
-    if kind is None or not kind.switches or not ports or not facts.gpus:
-        return None
-    if facts.has_topologyd or _list_files(facts) or any(len(port.pci_path) > OWN_DEPTH for port in ports):
+    kind, is_shown = facts.kind, any(len(port.pci_path) > OWN_DEPTH for port in ports)
+    has_file = facts.has_topologyd or bool(_list_files(facts))
+    if kind is None or not kind.switches or not ports or not facts.gpus or has_file or is_shown:
         return None
     known = {_address(domain): s.node for s in kind.switches for domain in (*s.gpus, *s.ports)}
-    wrong = [
-        f"{address} on NUMA node {'?' if node is None else node}"
-        for address, node in _list_shown(facts, ports).items()
-        if address not in known or node not in (None, known[address])
-    ]
-    what = f"no topology file generated: unexpected for {facts.vm_name}"
-    return f"{what}: {', '.join(wrong)}" if wrong else ""
+    shown = _list_shown(facts, ports).items()
+    strange = [(one, node) for one, node in shown if one not in known or node not in (None, known[one])]
+    wrong = ", ".join(f"{one} on NUMA node {'?' if node is None else node}" for one, node in strange)
+    return f"no topology file generated: unexpected for {facts.vm_name}: {wrong}" if wrong else ""
 
 
 def _address(domain: int) -> str:

@@ -82,14 +82,10 @@ def find_faults(facts: Facts, *, spans_nodes: bool) -> tuple[Fault, ...]:
 
 def describe_interfaces(interfaces: Sequence[Interface]) -> str:
     """Return e.g. ``lo, eth0 (10.0.0.4)``."""
-    shown = [f"{item.name}{_first(item)}" for item in interfaces[:SHOWN_MAX]]
-    more = len(interfaces) - len(shown)
-    return ", ".join(shown) + (f" and {more} more" if more else "")
-
-
-def _first(interface: Interface) -> str:
-    address = interface.addresses[0][0] if interface.addresses and not interface.is_loopback else ""
-    return f" ({address})" if address else ""
+    shown, more = interfaces[:SHOWN_MAX], len(interfaces[SHOWN_MAX:])
+    first = {item: f" ({item.addresses[0][0]})" for item in shown if item.addresses and not item.is_loopback}
+    names = ", ".join(f"{item.name}{first.get(item, '')}" for item in shown)
+    return names + (f" and {more} more" if more else "")
 
 
 def _fix(facts: Facts, name: str) -> str:
@@ -97,9 +93,8 @@ def _fix(facts: Facts, name: str) -> str:
         return f"unset {name}: NCCL then finds out by itself"
     usable = [item.name for item in facts.interfaces if item.addresses and leads_out(item)]
     best = facts.interface or (usable[0] if len(usable) == 1 else "")
-    if not best:
-        return f"unset {name}, or name one of {', '.join(usable)}" if usable else f"unset {name}"
-    return f"{name}={'=' if name == NCCL else ''}{best}, or unset it"
+    others = f", or name one of {', '.join(usable)}" if usable else ""
+    return f"{name}={'=' if name == NCCL else ''}{best}, or unset it" if best else f"unset {name}{others}"
 
 
 def _judge(facts: Facts, name: str, value: str, spans_nodes: bool) -> Iterator[str]:
@@ -108,12 +103,9 @@ def _judge(facts: Facts, name: str, value: str, spans_nodes: bool) -> Iterator[s
         yield "it ends with a carriage return, as of a file from Windows"
     if value != "".join(value.split()) or not value.isprintable():
         yield "it has blanks or control characters, which count as part of a name"
-    if name == HCA:
-        yield from _judge_devices(facts, value)
-    elif name == FAMILY:
-        yield from _judge_family(facts, value)
-    else:
-        yield from _judge_names(facts, name, value, spans_nodes)
+    by_name = {HCA: _judge_devices, FAMILY: _judge_family}
+    judge = by_name.get(name)
+    yield from judge(facts, value) if judge else _judge_names(facts, name, value, spans_nodes)
 
 
 def _judge_devices(facts: Facts, value: str) -> Iterator[str]:
@@ -168,23 +160,21 @@ def _judge_names(facts: Facts, name: str, value: str, spans_nodes: bool) -> Iter
 
 def _choose(facts: Facts, value: str) -> list[Interface]:
     """Return the interfaces that NCCL_SOCKET_IFNAME allows; all if it is empty."""
-    excludes, exact, entries = _split(value)
-    return [
-        item
-        for item in facts.interfaces
-        if not entries or any(_fits(item.name, name, exact) for name, _ in entries) != excludes
-    ]
+    return [item for item in facts.interfaces if _allows(value, item.name)]
 
 
-def _split(listed: str) -> tuple[bool, bool, list[tuple[str, str]]]:
-    """Return whether a list excludes what it names, if its names are whole, and its (name, port) pairs."""
-    excludes, listed = listed.startswith("^"), listed.removeprefix("^")
-    pairs = [item.partition(":") for item in listed.removeprefix("=").split(",") if item]
-    return excludes, listed.startswith("="), [(name, port) for name, _, port in pairs]
+def choose_ports(listed: str, ports: Sequence[Port]) -> tuple[Port, ...]:
+    """Return the ports that NCCL_IB_HCA allows."""
+    return tuple(port for port in ports if _allows(listed, port.device, str(port.number)))
 
 
-def _fits(name: str, listed: str, exact: bool) -> bool:
-    return name == listed if exact else name.startswith(listed)
+def _allows(listed: str, name: str, number: str | None = None) -> bool:
+    """Whether a list of NCCL's (``^=name:port,...``) allows an interface, or a port of a device."""
+    names = listed.removeprefix("^")
+    pairs = [item.partition(":") for item in names.removeprefix("=").split(",") if item]
+    fits = [only for one, _, only in pairs if name == one or (names[0] != "=" and name.startswith(one))]
+    is_listed = any(number is None or only in ("", number) for only in fits)
+    return not pairs or is_listed != listed.startswith("^")
 
 
 def _is_address(text: str) -> bool:
@@ -215,14 +205,3 @@ def find_exclusion(told: Told, fabric: str, ports: Sequence[Port]) -> str:
     if listed and ports and not choose_ports(listed, ports):
         return f"NCCL_IB_HCA={listed} excludes all of {', '.join(port.device for port in ports)}"
     return ""
-
-
-def choose_ports(listed: str, ports: Sequence[Port]) -> tuple[Port, ...]:
-    """Return the ports that NCCL_IB_HCA allows."""
-    excludes, exact, entries = _split(listed)
-
-    def is_listed(port: Port) -> bool:
-        number = str(port.number)
-        return any(_fits(port.device, name, exact) and only in ("", number) for name, only in entries)
-
-    return tuple(port for port in ports if not entries or is_listed(port) != excludes)

@@ -22,17 +22,7 @@ NVIDIA's DGX user guides (the ports of a machine, and their use).
 
 from __future__ import annotations
 
-from launcher.fabrics.facts import (
-    ELSEWHERE,
-    Facts,
-    Found,
-    count,
-    ethernet_ports,
-    find_hidden,
-    is_accelerated_networking,
-    name_ports,
-    unusable,
-)
+from launcher.fabrics.facts import ELSEWHERE, Facts, Found, count, find_hidden, name_ports, unusable
 from launcher.machine.infiniband import is_omni_path, is_usable
 
 TYPE_CHECKING = False
@@ -53,12 +43,11 @@ FAR = "no GPU at its PCI switch"
 
 def find_infiniband(facts: Facts) -> Found:
     """Return the ports to use, or what is missing."""
-    stated = [port for port in facts.ports if port.link_layer == "InfiniBand" and not is_omni_path(port)]
     fix = f"give the container its devices: {EXPOSE}"
     found = _find_usable(facts, infiniband_ports(facts), "InfiniBand", fix)
     if found is not None:
         return found
-    if stated:
+    if stated := _list_stated(facts):
         fix = "check the subnet manager and the cables of this node, or leave the node out"
         return unusable(f"no port is ACTIVE ({_name_states(stated)})", fix)
     if any(map(is_omni_path, facts.ports)):
@@ -77,11 +66,11 @@ def find_roce(facts: Facts) -> Found:
     found = _find_usable(facts, roce_ports(facts), "RoCE", DEVICES)
     if found is not None:
         return found
-    active = ethernet_ports(facts)
+    active = facts.ethernet_ports()
     if facts.is_azure and active:
         names = ", ".join(port.device for port in active)
         return unusable(f"{names} is Azure's accelerated networking: no RDMA between VMs")
-    if any(is_accelerated_networking(facts, port) for port in active):
+    if any(map(facts.is_fast_path, active)):
         return unusable("the adapter is the fast path of an ordinary interface", ELSEWHERE)
     return Found(False, "no RDMA port over Ethernet is ACTIVE", fix=ELSEWHERE)
 
@@ -96,21 +85,19 @@ def _find_usable(facts: Facts, active: tuple[Port, ...], title: str, fix: str) -
     return Found(True, count(ports, title), ports, has_hardware=True, notes=notes, doubt=doubt)
 
 
+def _list_stated(facts: Facts) -> list[Port]:
+    return [port for port in facts.ports if port.link_layer == "InfiniBand" and not is_omni_path(port)]
+
+
 def _name_states(ports: Sequence[Port]) -> str:
     return ", ".join(f"{port.device}:{port.number} {port.state or 'in no known state'}" for port in ports)
 
 
 def _note_less(facts: Facts, usable_count: int) -> Iterator[str]:
     """Yield what is less than it should be: dead ports, hidden ports, too few ports for the VM's size."""
-    dead = [
-        port
-        for port in facts.ports
-        if port.link_layer == "InfiniBand" and port.state != "ACTIVE" and not is_omni_path(port)
-    ]
-    if dead:
+    if dead := [port for port in _list_stated(facts) if port.state != "ACTIVE"]:
         yield f"InfiniBand ports that are not used: {_name_states(dead)}"
-    hidden = set(infiniband_ports(facts)) - set(facts.reachable(infiniband_ports(facts)))
-    if hidden:
+    if hidden := set(infiniband_ports(facts)) - set(facts.reachable(infiniband_ports(facts))):
         names = ", ".join(sorted(f"{port.device}:{port.number}" for port in hidden))
         yield f"InfiniBand ports without a device file in this container: {names}"
     if facts.kind is not None and facts.kind.port_count > usable_count:
@@ -131,9 +118,7 @@ def roce_ports(facts: Facts) -> tuple[Port, ...]:
     """
     if facts.is_azure:
         return ()
-    return tuple(
-        port for port in ethernet_ports(facts) if port.pci_path and not is_accelerated_networking(facts, port)
-    )
+    return tuple(port for port in facts.ethernet_ports() if port.pci_path and not facts.is_fast_path(port))
 
 
 def choose_for_gpus(facts: Facts, ports: tuple[Port, ...]) -> tuple[tuple[Port, ...], tuple[str, ...], str]:
@@ -142,9 +127,11 @@ def choose_for_gpus(facts: Facts, ports: tuple[Port, ...]) -> tuple[tuple[Port, 
     Returns:
         The ports, notes about the others, and what cannot be decided; empty if all is.
     """
-    signs = _find_signs(facts, ports)
-    near = _near(facts, ports)
-    is_served = _switches(facts) <= {port.pci_path[:SWITCH] for port in near}
+    switches = {path[:SWITCH] for path in facts.gpu_paths if len(path) > SWITCH}  # with GPUs below them
+    # None where /sys shows no switch (in a VM)
+    near = [port for port in ports if len(port.pci_path) > SWITCH and port.pci_path[:SWITCH] in switches]
+    signs = _find_signs(facts, ports, near)
+    is_served = switches <= {port.pci_path[:SWITCH] for port in near}
     out = [port for port in ports if FAR in signs[port] and is_served]
     kept = [port for port in ports if not signs[port]]
     suspects = [port for port in ports if signs[port] and port not in out]
@@ -168,10 +155,9 @@ def _describe(signs: Signs, ports: Sequence[Port], chosen: Sequence[Port]) -> st
     return ", ".join(f"{name_ports((port,))} ({'; '.join(signs[port])})" for port in ports if port in chosen)
 
 
-def _find_signs(facts: Facts, ports: tuple[Port, ...]) -> dict[Port, tuple[str, ...]]:
+def _find_signs(facts: Facts, ports: Sequence[Port], near: Sequence[Port]) -> dict[Port, tuple[str, ...]]:
     rates = [port.rate_gbps for port in ports]
     usual = next((rate for rate in rates if rate and rates.count(rate) * 2 > len(rates)), None)
-    near = _near(facts, ports)
     carried = {port: _find_carrier(facts, port) for port in ports}
     if all(carried.values()):
         carried = {}  # the only network there is
@@ -186,45 +172,33 @@ def _find_signs(facts: Facts, ports: tuple[Port, ...]) -> dict[Port, tuple[str, 
     return found
 
 
-def _near(facts: Facts, ports: Sequence[Port]) -> list[Port]:
-    """Return the ports that share a PCI switch with a GPU; none where /sys shows no switch (in a VM)."""
-    switches = _switches(facts)
-    return [port for port in ports if len(port.pci_path) > SWITCH and port.pci_path[:SWITCH] in switches]
-
-
-def _switches(facts: Facts) -> set[tuple[str, ...]]:
-    """Return the root ports below which the machine's GPUs are."""
-    return {path[:SWITCH] for path in facts.gpu_paths if len(path) > SWITCH}
-
-
 def _find_carrier(facts: Facts, port: Port) -> str:
     """Return what the interface of an Ethernet port, or one above it, carries; empty for nothing.
 
     InfiniBand has no front end: there the job's address may well be one of IP over InfiniBand.
     """
-    if port.link_layer == "Ethernet":
-        for name in _climb(facts, port.interface):
-            if name in facts.default_interfaces:
-                return f"{name} has the default route"
-            if name == facts.interface:
-                return f"{name} has the job's address"
+    for name in _climb(facts, port.interface) if port.link_layer == "Ethernet" else ():
+        if name in facts.default_interfaces:
+            return f"{name} has the default route"
+        if name == facts.interface:
+            return f"{name} has the job's address"
     return ""
 
 
 def _climb(facts: Facts, name: str | None) -> Iterator[str]:
     """Yield an interface, the bond or bridge that it is a member of, and the VLANs on each."""
-    by_name = {item.name: item for item in facts.interfaces}
     seen: set[str] = set()
     while name and name not in seen:
         seen.add(name)
         yield name
         yield from (item.name for item in facts.interfaces if item.name.startswith(f"{name}."))
-        name = by_name[name].master if name in by_name else None
+        above = facts.above(name)
+        name = above.name if above else None
 
 
 def _fits(facts: Facts, count: int) -> bool | None:
     """Whether so many ports can serve all GPUs alike, or are the VM's; None if both numbers are unknown."""
     of_vm, gpus = facts.kind.port_count if facts.kind else 0, len(facts.gpu_paths)
-    if not of_vm and not gpus:
-        return None
-    return count == of_vm if of_vm else count > 0 and (count % gpus == 0 or gpus % count == 0)
+    if of_vm or not gpus:
+        return count == of_vm if of_vm else None
+    return count > 0 and (count % gpus == 0 or gpus % count == 0)

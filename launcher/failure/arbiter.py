@@ -16,19 +16,9 @@ from launcher.failure.model import Cause
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-    from typing import Protocol, TypeVar
 
     from launcher.core.wire import Line, NodeRank, Status
     from launcher.failure.model import Verdict
-
-    class _Failed(Protocol):
-        @property
-        def at_ns(self) -> int: ...
-
-        @property
-        def asked(self) -> bool: ...
-
-    Failed = TypeVar("Failed", bound=_Failed)
 
 RANK, LOST, REFUSED, PREEMPTED = "rank", "lost", "refused", "preempted"
 GAVE_UP, CUT_OFF = "gave-up", "cut-off"
@@ -92,7 +82,7 @@ def make_node_lost(what: str, *, is_cut_off: bool = False) -> Cause:
     return Cause(NODE_LOST, what, CUT_OFF_FIX if is_cut_off else LOST_FIX, retryable=True)
 
 
-def find_first(failures: Iterable[Failed], follows: Callable[[Failed], bool]) -> Failed | None:
+def find_first(failures: Iterable[Event], follows: Callable[[Event], bool]) -> Event | None:
     """Return the failure that caused the others; None if there is none.
 
     Args:

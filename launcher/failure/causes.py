@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import re
 
 from launcher.core.errors import (
     EXIT_NOT_EXECUTABLE,
@@ -18,20 +17,21 @@ from launcher.core.frozen import replace
 from launcher.core.signal import signal
 from launcher.failure.counters import Counters, read_counters
 from launcher.failure.model import OWN_LIMIT, Cause
-from launcher.failure.starters import is_own_error, read_told_signal
 from launcher.failure.stderr import (
     TERMINATE,
     LastOutput,
     find_message,
     find_script,
     find_user_frame,
+    is_own_error,
     read_root_cause,
+    read_told_signal,
     read_words_of,
     read_words_of_others,
     unbox,
 )
 from launcher.failure.symptoms import find_symptoms, make_cause, read_signals, read_symptoms
-from launcher.failure.text import quote, say_apart
+from launcher.failure.text import compile_kind, quote, read_kind, read_pairs, say_apart
 from launcher.machine.cgroup import read_memory_limit
 from launcher.machine.kernel_log import read_kernel_log
 from launcher.machine.xids import HARDWARE, NOTICE, PROGRAM, WORD, find_xids
@@ -59,20 +59,6 @@ ERROR, FIX = "launcher: error: [", "launcher:   fix:  "
 FRAMES_LINES = 24
 """Number of the last lines of a traceback that are searched for the place of an exception."""
 AGENT = "torch/distributed/run.py"
-SPAWNERS = {
-    "detectron2/engine/launch.py": "detectron2's launch()",
-    "ignite/distributed/": "ignite's idist.Parallel",
-    "trl/scripts/": "trl's vllm-serve",
-    "accelerate/launchers.py": "accelerate's notebook_launcher",
-    "lightning/fabric/strategies/launchers/": "Lightning",
-    "lightning/pytorch/strategies/launchers/": "Lightning",
-    "pytorch_lightning/strategies/launchers/": "Lightning",
-    "torch_xla/distributed/": "torch_xla's spawn",
-    "torch/distributed/launcher/api.py": "elastic_launch",
-    "torch/multiprocessing/spawn.py": "torch.multiprocessing.spawn",
-    "multiprocessing/process.py": "multiprocessing",
-}
-"""Parts of paths of what starts processes inside of a script, the most special first."""
 SHM_DEFAULT_BYTES = 64 << 20
 """Docker's default size of a container's /dev/shm."""
 
@@ -97,12 +83,7 @@ class Faults:
             return otherwise
 
 
-_LITERAL = re.compile(r"\$[{(]?(?:(?:LOCAL_|NODE_)?RANK|(?:LOCAL_)?WORLD_SIZE|MASTER_(?:ADDR|PORT))\b")
-LITERAL_FIX = (
-    "pass `--expand-args`: the launcher then replaces `$RANK` and other variables of a rank in the arguments "
-    "(`$(RANK)`: write `$RANK`)"
-)
-"""Fix for an argument with a variable that no shell has replaced."""
+_LITERAL, _LITERAL_FIX = compile_kind("literal"), read_kind("literal").fields["fix"]
 
 
 def find_causes(
@@ -136,7 +117,7 @@ def find_causes(
     faults.guard(
         "causes", lambda: found.extend(_find(death, before, host, after, faults, others, network)), None
     )
-    found = [replace(cause, fix=LITERAL_FIX) if _LITERAL.search(cause.what) else cause for cause in found]
+    found = [replace(cause, fix=_LITERAL_FIX) if _LITERAL.search(cause.what) else cause for cause in found]
     return tuple(sorted(dict.fromkeys(found), key=lambda cause: cause.consequence))
 
 
@@ -221,7 +202,7 @@ def _find_symptoms(death: ProcessExit, words: LastOutput, after: Counters, netwo
         symptoms = [cause, *(one for one in symptoms if one.code != "file-missing")]
     if any(cause.code == "port-in-use" for cause in symptoms):
         frames = "\n".join(line for line in words.traceback if 'File "' in line)
-        spawner = next((name for part, name in SPAWNERS.items() if part in frames), "")
+        spawner = next((name for part, name in read_pairs("spawners").items() if part in frames), "")
         if AGENT in "\n".join(words.traceback) and not death.called:  # started without our knowledge
             symptoms.insert(0, make_cause("starter-per-process"))
         elif spawner:  # another port, which is the usual fix, cannot help

@@ -30,6 +30,7 @@ QUOTED_MIN = 9
 """Lines that are kept for the traceback and stderr, with their headings."""
 STOPPED_BY_HAND = {-signal.SIGINT, 128 + signal.SIGINT, 0}
 """Exit codes of processes that Ctrl-C stopped: those of Python, a shell, and a clean exit."""
+RETRY = {True: "can help", False: "won't help", None: "unknown"}
 ENDED_BY_US = ("stalled", "other-fabric", "never-met", "left-running", "preempted")
 
 
@@ -124,11 +125,7 @@ def _head(verdict: Verdict) -> Iterator[str]:
         yield f"  and:   {', '.join(cause.code for cause in verdict.causes[CAUSES_SHOWN:])}"
     if not verdict.causes:
         yield "  cause: unknown"
-    yield {
-        True: "  retry: can help",
-        False: "  retry: won't help",
-        None: "  retry: unknown",
-    }[verdict.retryable]
+    yield f"  retry: {RETRY[verdict.retryable]}"
     if verdict.note:
         yield f"  note:  {verdict.note}"
 

@@ -14,8 +14,7 @@ from launcher.core.frozen import frozen
 from launcher.core.redact import shorten
 from launcher.core.signal import signal
 from launcher.failure.model import ProcessExit
-from launcher.failure.starters import SUMMARY, is_own_error
-from launcher.failure.text import HEADER, RANK, clean_lines
+from launcher.failure.text import HEADER, RANK, clean_lines, compile_kind, read_kind, read_pairs
 from launcher.guest.process import WRITER
 from launcher.machine.whole import read_own
 
@@ -36,58 +35,21 @@ CONTINUED_MAX = 12
 """Maximum number of lines of an exception's message after the first."""
 WHOLE_MAX = 40
 """The same for a message that ends the output."""
-MARGIN = re.compile(r" +[|+] ?")
-CHAINED = (
-    "The above exception was the direct cause of the following exception:",
-    "During handling of the above exception, another exception occurred:",
-)
-REMOTE = ('"""', "-- Process ")
-"""Lines before a child's traceback that multiprocessing.pool or torch.multiprocessing.spawn quotes."""
-BY_THE_WAY = (
-    *("Exception ignored in", "Exception ignored on", "Exception in thread", "Error in atexit"),
-    *("--- Logging error ---", "Task exception was never", "Future exception was never", "future: "),
-)
-"""Lines before a traceback that did not end the process."""
 FATAL = "Fatal Python error:"
 TERMINATE = "terminate called"
 """Beginning of the message of a C++ program that aborts."""
 STACK = ("Current thread 0x", "Thread 0x", "Stack (most recent call first)")
 ERROR_FILE_BYTES = 1 << 20
-RAISED = re.compile(
-    r"(?:(?=\S{0,60}\d)\S{1,80}\s+|\[[^\]]{1,80}\]:?\s*|<\w{1,20}>:\s*|(?:ERROR|CRITICAL|FATAL)\b[:\]]?\s*"
-    r"|[|:-]\s+){0,8}(?P<text>(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Z]\w{0,60}"
-    r"(?:Error|Exception|Interrupt|Timeout|Expired)(?:\(\w{1,60}\))?(?:: .*|:?$))"
-)
-"""A line with an exception whose traceback is lost; a log's time, level and rank may stand before it."""
-FRAME = re.compile(r'^[ |]*File "(?P<file>[^"<][^"]*)", line (?P<line>\d+)(?:,? in (?P<name>.+))?$')
-"""Line of a traceback, or of a dump of faulthandler, with a frame that is no ``<string>``."""
-NOT_THE_USERS = re.compile(
-    r"/(?:site|dist)-packages/|/lib(?:64)?/python3\.\d+/|/python3\d*\.zip/|/launcher/guest/"
-)
-"""Part of a path of an installed package, the standard library or our own hook."""
-BOX, RULE = re.compile("\u256d\u2500{1,300} (.{0,100}?) \u2500{0,300}\u256e"), "\u2500\u2500\u2500"
-"""Head of a box that rich draws around a message (typer, tyro, cyclopts), and a line across it."""
-HELP = re.compile(r"(?i)^\s*usage:|--help\b|--helpshort\b|HYDRA_FULL_ERROR=1")
-"""Line of a program that does not understand its arguments, beside the message."""
-AT_EXIT = re.compile(r"^wandb: |^\[rank\d+\]:\[W|^\[W\d|resource_tracker: |warnings\.warn\(|ResourceWarning")
-"""Line that a library writes while Python ends, after the message of `sys.exit`."""
-NO_MESSAGE = re.compile(
-    r"(?i)warn(?:ing)?\b|\b(?:info|debug|notice)\b|%\||\d(?:it|s)/|^\+|^launcher: |^[IW]\d{4} |^\W*$"
-    r"|\b(?:exit\w*|return)\W{0,3}(?:with |code|status)|\b(?:epoch|step|iter\w*)\W{0,3}\d"
-)
-"""Line of progress, a log, a shell's trace or a starter, which does not explain the end."""
+MARGIN, RAISED, FRAME, INSTALLED = map(compile_kind, ("margin", "raised", "frame", "installed"))
+CHAINED, REMOTE, ASIDE, AFTER = map(compile_kind, ("chained", "remote", "aside", "after"))
+HELP, AT_EXIT, NO_MESSAGE = map(compile_kind, ("help", "at exit", "no message"))
+BOX, RULE = compile_kind("box"), "\u2500\u2500\u2500"
+"""A line across such a box."""
 NAMES = ("Error", "Exception", "Interrupt", "Timeout", "Expired")
-_BLOCK = re.compile(
-    rb"Root Cause \(first observed failure\):\s+\[\d+\]:\s+time\s*: [^\n]*\s+host\s*: (?P<host>\S*)\s+"
-    rb"rank\s*: (?P<rank>\d{1,9}) \(local_rank: (?P<local>\d{1,9})\)\s+"
-    rb"exitcode\s*: (?P<code>-?\d{1,3}) \(pid: (?P<pid>\d{1,9})\)[^\n]*\s+"
-    rb"error_file: (?P<file>[^\n]*)"
-)
-_AGENT_SPEAKS = re.compile(
-    rb"^[^\n]*[\]:] ?failed \(exitcode: (?P<code>-?\d{1,3})\) "
-    rb"local_rank: (?P<local>\d{1,9}) \(pid: (?P<pid>\d{1,9})\)",
-    re.MULTILINE,
-)
+_SUMMARY, _ROOT_CAUSE, _FAILED = map(compile_kind, ("summary", "root cause", "failed"))
+_OWN_ERROR = compile_kind("own error")
+_WORDS = {words: getattr(signal, name) for words, name in read_pairs("words").items()}
+_TOLD = [re.compile(row.replace("WORDS", "|".join(_WORDS))) for row in read_kind("told").items]
 
 
 @frozen
@@ -170,7 +132,7 @@ def read_last_output(
 def read_uncaught(tail: bytes) -> str:
     """Return the exception whose traceback ends an output, which nothing has caught; empty without one."""
     words = read_last_output(tail, None) if b"Traceback (most recent call last)" in tail else LastOutput()
-    aside = words.lines[-1:] and words.lines[-1].startswith(BY_THE_WAY)
+    aside = words.lines[-1:] and ASIDE.match(words.lines[-1])
     return words.exception if words.was_ending and not aside else ""
 
 
@@ -187,7 +149,7 @@ def read_words_of_others(stderr: bytes) -> Iterator[LastOutput]:
             place = find_traceback(some)
             if place is not None:
                 yield _read_block(some, place)
-    elif any(SUMMARY.match(line) for line in lines):
+    elif any(_SUMMARY.match(line) for line in lines):
         while (place := find_traceback(lines)) is not None:
             yield _read_block(lines, place)
             lines = lines[: place[0]]
@@ -227,7 +189,7 @@ def find_traceback(lines: Sequence[str]) -> tuple[int, int] | None:
     last = len(headers) - 1
     while found is None and last >= 0:
         start = _chain_start(lines, headers, last)
-        if not _before(lines, headers[start]).startswith(BY_THE_WAY):
+        if not ASIDE.match(_before(lines, headers[start])):
             found = headers[start], _block_end(lines, headers[last])
         last = start - 1  # go on with the headers before this chain
     if found is None and headers:
@@ -249,7 +211,7 @@ def read_messages(block: Sequence[str]) -> tuple[tuple[str, ...], str]:
         if HEADER.match(inner) or HEADER.match(line):
             expected = expected or "|" not in line  # for a group, the message of the group itself
             below = False  # from the exception on, indented lines are of its message
-        elif inner and (below or inner[0] not in ' \t+-"') and inner not in CHAINED:
+        elif inner and (below or inner[0] not in ' \t+-"') and not CHAINED.match(inner):
             below = True
             messages.append(inner.strip())
             if expected:
@@ -297,7 +259,7 @@ def find_script(traceback: Sequence[str]) -> str:
 
 def _list_user_frames(traceback: Sequence[str]) -> list[re.Match[str]]:
     matches = (FRAME.match(line) for line in traceback)
-    return [frame for frame in matches if frame and not NOT_THE_USERS.search(frame["file"])]
+    return [frame for frame in matches if frame and not INSTALLED.search(frame["file"])]
 
 
 def unbox(lines: Sequence[str]) -> tuple[str, ...]:
@@ -356,7 +318,7 @@ def _chain_start(lines: Sequence[str], headers: Sequence[int], last: int) -> int
     """Return the index in ``headers`` at which the chain starts that header number ``last`` belongs to."""
     while last > 0:
         before = _before(lines, headers[last])
-        chained = before in CHAINED or before.startswith(REMOTE)
+        chained = CHAINED.match(before) or REMOTE.match(before)
         inside = bare(lines[headers[last]]).startswith("Original ") or "|" in lines[headers[last]]
         if not (chained or inside):
             break
@@ -375,15 +337,13 @@ def _block_end(lines: Sequence[str], header: int) -> int:
     elif not lines[header].startswith(" "):  # in a group all lines are indented
         whole = len(lines) <= end + WHOLE_MAX  # little follows: blank lines are of the message, too
         limit = end + (WHOLE_MAX if whole else CONTINUED_MAX)
-        while end < min(limit, len(lines)) and not _begins_something_else(lines[end]):
+        while end < min(limit, len(lines)) and not any(
+            kind.match(lines[end]) for kind in (AFTER, ASIDE, CHAINED)
+        ):
             if not lines[end] and not whole:
                 break
             end += 1
     return end
-
-
-def _begins_something_else(line: str) -> bool:
-    return line.startswith(("[", "-----", TERMINATE, FATAL, *BY_THE_WAY)) or line in CHAINED
 
 
 def _stacks_end(lines: Sequence[str], index: int) -> int:
@@ -418,16 +378,16 @@ def read_error_file(path: str | None) -> tuple[tuple[str, str] | None, str, str]
 
     The pid is empty if torch wrote the file. The reason is empty if there is no file.
     """
+    if not path:
+        return None, "", ""
     try:
-        data = read_own(path, ERROR_FILE_BYTES) if path else None
+        data = read_own(path, ERROR_FILE_BYTES)
     except FileNotFoundError:
-        data = None
+        return None, "", ""
     except (OSError, ValueError) as error:
         return None, "", f"its error file cannot be read: {getattr(error, 'strerror', None) or error}"
-    if data is not None and len(data) > ERROR_FILE_BYTES:
+    if len(data) > ERROR_FILE_BYTES:
         return None, "", f"its error file cannot be read: it is larger than {ERROR_FILE_BYTES >> 20} MiB"
-    if data is None:
-        return None, "", ""
     try:
         recorded = json.loads(data)["message"]
     except (ValueError, TypeError, KeyError, RecursionError):
@@ -483,20 +443,46 @@ def read_root_cause(agent: ProcessExit) -> ProcessExit | None:
     Source:
         torch/distributed/elastic/multiprocessing/errors/__init__.py, ChildFailedError.format_msg (2.13).
     """
-    blocks = list(_BLOCK.finditer(agent.stderr))
+    text = agent.stderr.decode("latin-1")  # a character for each byte
+    blocks = list(_ROOT_CAUSE.finditer(text))
     # A text that has lost its beginning starts in the middle of a line
-    whole = agent.stderr.partition(b"\n")[2] if len(agent.stderr) >= STDERR_BYTES else agent.stderr
-    speaks = _AGENT_SPEAKS.search(whole)
+    whole = text.partition("\n")[2] if len(text) >= STDERR_BYTES else text
+    speaks = _FAILED.search(whole)
     found = blocks[-1] if blocks else speaks
     if found is None:
         return None
-    file = found["file"].decode("utf-8", "replace").strip() if blocks else ""
+    file = found["file"].encode("latin-1").decode("utf-8", "replace").strip() if blocks else ""
     return ProcessExit(
         rank=int(found["rank" if blocks else "local"]),
         local_rank=int(found["local"]),
         pid=int(found["pid"]),
         code=int(found["code"]),
         ended_ns=agent.ended_ns,
-        stderr=whole[: speaks.start()] if speaks else b"",
+        stderr=whole[: speaks.start()].encode("latin-1") if speaks else b"",
         error_file=file if file.startswith("/") else None,
     )
+
+
+def read_told_signal(lines: Sequence[str]) -> tuple[int, str] | None:
+    """Return (signal, line) of the last line that names the signal that ended a child; None without one.
+
+    SIGTERM does not count: a starter sends it to the children that still run when one has failed.
+    """
+    for line in reversed(lines):
+        for pattern in _TOLD:
+            found = pattern.search(line)
+            number = _number(found[1]) if found else None
+            if number not in (None, signal.SIGTERM):
+                return number, line
+    return None
+
+
+def is_own_error(exception: str) -> bool:
+    """Whether an exception only tells that a child of a starter has failed."""
+    return _OWN_ERROR.match(exception) is not None
+
+
+def _number(text: str) -> int | None:
+    if text.isdecimal():
+        return int(text) if 0 < int(text) < signal.NSIG else None
+    return _WORDS.get(text.capitalize()) or getattr(signal, text, None)

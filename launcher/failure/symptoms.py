@@ -5,6 +5,8 @@ The table is ``symptoms.txt``, which says what its rows mean.
 
 from __future__ import annotations
 
+from functools import cache
+
 from launcher.core.blocks import read_blocks
 from launcher.core.frozen import frozen
 from launcher.core.signal import signal
@@ -20,9 +22,6 @@ if TYPE_CHECKING:
 TABLE = "failure/symptoms.txt"
 LOUD, AS = "!", "as "
 RETRY = {"yes": True, "no": False, "unknown": None}
-_rows: dict[str, Symptom] = {}
-_signals: dict[int, Symptom] = {}
-_conclusions: dict[str, Symptom] = {}
 
 
 @frozen
@@ -40,6 +39,8 @@ class Symptom:
         frames: Parts of the traceback that show it if the exception says nothing more exact.
         loud: Whether a process writes it only if it is about to end because of it: then it counts outside of
             the last traceback, too.
+        signal: The signal that shows it, without ``SIG``.
+        why: What made the launcher end the job for this reason.
     """
 
     code: str
@@ -51,46 +52,53 @@ class Symptom:
     loud: bool = False
     of_network: bool = False
     frames: tuple[str, ...] = ()
+    signal: str = ""
+    why: str = ""
 
     def explain(self, line: str) -> Cause:
         """Return the cause that a line shows."""
         return Cause(self.code, f"{self.meaning}: {quote(line)}", self.fix, self.retryable, self.consequence)
 
 
-def read_symptoms() -> dict[str, Symptom]:
-    """Return the rows of the table with patterns by their codes, in its order; it is read once."""
-    for row in () if _rows else read_blocks(TABLE):
+@cache
+def _read_rows() -> list[tuple[str, Symptom]]:
+    """Return the rows of the table with their names, in its order."""
+    rows: list[tuple[str, Symptom]] = []
+    fixes: dict[str, str] = {}
+    for row in read_blocks(TABLE):
         fix, kinds = row.fields["fix"], row.words("is")
+        fix = fixes[fix.removeprefix(AS)] if fix.startswith(AS) else fix
+        fixes.setdefault(row.name, fix)
         symptom = Symptom(
             row.fields.get("code", row.name),
             row.items,
             row.fields["meaning"],
-            _rows[fix.removeprefix(AS)].fix if fix.startswith(AS) else fix,
+            fix,
             RETRY[row.fields["retry"]],
             "consequence" in kinds,
             "loud" in kinds,
             "network" in kinds,
             tuple(filter(None, row.fields.get("frames", "").split(" | "))),
+            row.fields.get("signal", ""),
+            row.fields.get("why", ""),
         )
-        if row.items:
-            _rows[row.name] = symptom
-        elif "signal" in row.fields:
-            _signals[getattr(signal, f"SIG{row.fields['signal']}")] = symptom
-        else:
-            _conclusions[row.name] = symptom
-    return _rows
+        rows.append((row.name, symptom))
+    return rows
+
+
+def read_symptoms() -> dict[str, Symptom]:
+    """Return the rows of the table with patterns by their codes, in its order."""
+    return {name: row for name, row in _read_rows() if row.patterns}
 
 
 def read_signals() -> dict[int, Symptom]:
     """Return the rows that a signal shows, by its number."""
-    read_symptoms()
-    return _signals
+    return {getattr(signal, f"SIG{row.signal}"): row for _, row in _read_rows() if row.signal}
 
 
 def read_conclusions() -> dict[str, Symptom]:
     """Return the rows of what the launcher concludes, by their names."""
-    read_symptoms()
-    return _conclusions
+    return {name: row for name, row in _read_rows() if not (row.patterns or row.signal)}
 
 
 def make_cause(row: str, /, fix: str | None = None, **values: str) -> Cause:

@@ -6,6 +6,7 @@ import re
 from functools import lru_cache
 
 from launcher.core import redact
+from launcher.core.blocks import Block, read_blocks
 from launcher.core.redact import drop_partial, printable, shorten
 from launcher.core.shorten import shorten_lines
 
@@ -13,13 +14,26 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-RANK = re.compile(
-    r"\[rank\d+\]:(?: |$)|\[default\d+\]:|\[\d+(?:,\d+)?\]<std(?:err|out)>: ?"
-    r"|\(\w{1,40} pid=\d+(?:, ip=[\d.]{1,20})?\) ?"
-)
-"""Prefix of each line of a traceback from torch's excepthook (in its log lines no space follows), from
-torchrun's ``--tee``, from horovodrun and Open MPI's ``--tag-output``, or from Ray."""
-HEADER = re.compile(r"(?:  \+ Exception Group |Original )?Traceback \(most recent call last\):")
+_KINDS = {block.name: block for block in read_blocks("failure/lines.txt")}
+
+
+def compile_kind(kind: str) -> re.Pattern[str]:
+    """Return the pattern of a kind of lines, see ``lines.txt``."""
+    return re.compile("|".join(_KINDS[kind].items))
+
+
+def read_pairs(kind: str) -> dict[str, str]:
+    """Return what is before and after the bar in each row of a block of ``lines.txt``."""
+    pairs = (row.partition(" | ") for row in _KINDS[kind].items)
+    return {first: last for first, _, last in pairs}
+
+
+def read_kind(kind: str) -> Block:
+    """Return a block of ``lines.txt``."""
+    return _KINDS[kind]
+
+
+RANK, HEADER, ESCAPES = map(compile_kind, ("rank", "header", "escapes"))
 LINES_MAX = 120
 QUOTE_CHARS = 300
 LINE_CHARS = 1000
@@ -27,13 +41,6 @@ TEXT_CHARS = 1 << 16
 """Of a longer text only the beginning and the end are searched for secrets, and shown."""
 redact_ends = lru_cache(maxsize=4)(redact.redact_ends)
 """The same text is read for each part of a verdict, and a search takes a second where a rank means ill."""
-# Escape codes for the cursor and colours: CSI, OSC, other strings, single ones. Each part is bounded.
-ESCAPES = re.compile(
-    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
-    r"|\x1b\][^\x07\x1b]{0,4096}(?:\x07|\x1b\\)"
-    r"|\x1b[PX^_][^\x1b]{0,4096}\x1b\\"
-    r"|\x1b[ -/]*[0-~]"
-)
 
 
 def say_apart(nanoseconds: int) -> str:
@@ -50,21 +57,11 @@ def presentable(lines: Sequence[str], limit: int = LINES_MAX) -> tuple[str, ...]
     """
     if not lines:
         return ()
-    text, limit = "\n".join(lines), min(limit, LINES_MAX)
+    text = "\n".join(lines)
     head, tail = redact_ends(text, TEXT_CHARS)
-    kept = shorten_lines(head.split("\n"), limit)
-    if tail:
-        kept = _join_ends(head.split("\n"), tail.split("\n"), limit, text.count("\n") + 1)
+    kept = head.split("\n") + (["...", *tail.split("\n")] if tail else [])
+    kept = shorten_lines(kept, min(limit, LINES_MAX), text.count("\n") + 1 if tail else 0)
     return tuple(printable(_cap(line.expandtabs(4))) for line in kept)
-
-
-def _join_ends(head: list[str], tail: list[str], limit: int, count: int) -> list[str]:
-    """Return at most ``limit`` of the lines at both ends of a text with ``count`` lines."""
-    first = head[: limit // 3]
-    last = tail[-max(1, limit - len(first) - 1) :]
-    left_out = count - len(first) - len(last)
-    said = f"... {left_out} lines left out ..." if left_out > 0 else "..."
-    return [*first, said, *last][-limit:]
 
 
 def clean_lines(text: str, *, cut: bool = False) -> list[str]:

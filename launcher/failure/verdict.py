@@ -15,10 +15,10 @@ from launcher.core.redact import printable, redact
 from launcher.failure.arbiter import UNMET
 from launcher.failure.causes import Faults, ended_by, find_own_cause
 from launcher.failure.model import Cause, End, ProcessExit, Verdict
-from launcher.failure.reason import NEVER_MET_FIX, Reason
+from launcher.failure.reason import Reason
 from launcher.failure.stderr import LastOutput, read_words_of
 from launcher.failure.symptoms import make_cause
-from launcher.failure.text import presentable
+from launcher.failure.text import presentable, read_pairs
 from launcher.process.signals import name_signal
 
 TYPE_CHECKING = False
@@ -27,14 +27,7 @@ if TYPE_CHECKING:
 
 STDERR_LINES = 50
 TO_END = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGKILL)
-WITH_WORDS = {
-    signal.SIGABRT: "abort",
-    signal.SIGBUS: "bus error",
-    signal.SIGFPE: "arithmetic error",
-    signal.SIGILL: "illegal instruction",
-    signal.SIGSEGV: "segmentation fault",
-    signal.SIGSYS: "forbidden system call",
-}
+WITH_WORDS = read_pairs("signals")
 
 
 def make_verdict(
@@ -68,7 +61,7 @@ def make_verdict(
     faults = faults or Faults()
     if unmet_since is not None and (reason is None or reason.kind != UNMET):
         follows = bool(causes) and all(cause.consequence for cause in causes)
-        causes = (*causes, Cause("never-met", _safe(unmet_since), NEVER_MET_FIX, False, follows))
+        causes = (*causes, replace(make_cause("unmet", what=_safe(unmet_since)), consequence=follows))
     causes = _complete(causes, others, first, told, reason, faults)
     return Verdict(
         first=_end(first, told, first.ended_ns, heard=reason is None),
@@ -150,7 +143,7 @@ def describe_end(code: int, asked: int | None, told: str | None, *, heard: bool)
             words += f" after the launcher {_say_sent(asked, told, heard=heard)}"
         return words
     name = name_signal(-code)
-    meaning = next((f" ({text})" for known, text in WITH_WORDS.items() if known == -code), "")
+    meaning = f" ({WITH_WORDS[name]})" if name in WITH_WORDS else ""
     if asked != -code:
         return f"was {'killed' if -code == signal.SIGKILL else 'ended'} by {name}{meaning}"
     if asked == signal.SIGKILL:  # a second Ctrl-C does not wait for the end of the grace period

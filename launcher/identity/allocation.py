@@ -7,18 +7,19 @@ replaces a problem.
 
 from __future__ import annotations
 
+from launcher.core.blocks import read_blocks
 from launcher.core.errors import make_problem
 from launcher.core.frozen import replace
 from launcher.core.model import DEFAULT_PORT, Allocation, Claim, Fact, Machine, Scope, Trust
 from launcher.identity import contradictions, inherited, rendezvous
 from launcher.identity.ledger import DEFAULTS, IDENTITY, RULE, STARTED, Ledger, derive, is_typed, name_only
-from launcher.identity.scope import add_local_size, decide_scope, settle_processes
+from launcher.identity.scope import TWO, add_local_size, decide_scope, settle_processes
 from launcher.identity.topology import list_places
 from launcher.options.reading import DEFAULTS as FILES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from typing import Any
 
     from launcher.core.errors import Problem
@@ -32,29 +33,16 @@ OF_TASK = (*OF_NODE, Fact.WORLD_SIZE)
 """Facts of a process of the job without a rank: only its name must be known."""
 ALWAYS = (Fact.HOSTS, Fact.NODE_COUNT, Fact.NODE_RANGE)
 HEAD = "the job is started from this node: the command's own launcher finds the nodes and runs once"
-FIXES = {
-    Fact.RANK: "set RANK, or start with mpirun, srun or torchrun",
-    Fact.WORLD_SIZE: "set WORLD_SIZE, or start with mpirun, srun or torchrun",
-    Fact.LOCAL_RANK: "set LOCAL_RANK, or pass --scope node if started once per node",
-    Fact.NODE_COUNT: "pass --nnodes N",
-    Fact.NODE_RANK: "pass --node-rank R",
-}
 
 
 def decide(
-    ledger: Ledger,
-    machine: Machine,
-    *,
-    is_own: Callable[..., bool],
-    starts_processes: bool = False,
-    starts_job: bool = False,
+    ledger: Ledger, machine: Machine, *, starts_processes: bool = False, starts_job: bool = False
 ) -> tuple[Allocation, Ledger]:
     """Decide what the platform gave us.
 
     Args:
         ledger: The claims of the options and of the sources.
         machine: The devices and CPUs of this node, which may set the number of processes.
-        is_own: Function that tells whether one of some names and addresses is literally this node's.
         starts_processes: Whether the command starts the processes of a node itself.
         starts_job: Whether it also starts those of other nodes, as mpirun does.
 
@@ -67,10 +55,10 @@ def decide(
     """
     scope, is_head = Scope.NODE, starts_job and _is_head(ledger)
     if not is_head:
-        ledger = ledger.fold(lambda it: _add_single_machine(it, is_own))
+        ledger = ledger.fold(_add_single_machine)
         scope, ledger = decide_scope(ledger, machine, starts_processes=starts_processes)
     node_range = None if scope is Scope.PROCESS else rendezvous.read_range(ledger)
-    ledger = ledger.fold(lambda it: rendezvous.settle_range(it, node_range))
+    ledger = ledger.fold(lambda it: rendezvous.settle_range(it, is_elastic=node_range is not None))
     task = "" if is_head else next((item.task for item in ledger.evidence if item.task), "")
     at_start = is_head
     facts: tuple[Fact, ...] = IDENTITY
@@ -85,43 +73,34 @@ def decide(
         needed = [*STARTED]
         ledger = ledger.fold(
             *(inherited.sift_count, inherited.sift_size, add_local_size, _add_first),
-            *(lambda it: inherited.sift_node(it, is_own), _add_node_count, _add_first, _add_node_rank),
-            _note_unknown,
+            *(inherited.sift_node, _add_node_count, _add_first, _add_node_rank, _note_unknown),
         )
     else:
         facts = OF_NODE
-        ledger = ledger.fold(
-            lambda it: it.find_contradictions(*LAUNCHERS),
-            contradictions.check_alone,
-            lambda it: _read_ranks(it, node_range),
-        )
+        ledger = ledger.fold(lambda it: it.find_contradictions(*LAUNCHERS), contradictions.check_alone)
+        ledger = ledger.fold(lambda it: _read_ranks(it, node_range))
         ledger = settle_processes(replace(ledger, closed=LAUNCHERS), machine).fold(_add_first)
-        count = ledger.number(Fact.NODE_COUNT) or 1
-        at_start = rendezvous.gives_ranks(ledger.options, None if node_range else count)
+        at_start = rendezvous.gives_ranks(ledger)
         needed = [*([] if node_range else [Fact.NODE_COUNT]), *([] if at_start else [Fact.NODE_RANK])]
     if facts and not task:
         ledger = ledger.fold(contradictions.check_numbers, contradictions.check_place)
     found = (*ALWAYS, *facts, *([Fact.LOCAL_SIZE] if task else []))
     address, port = "", DEFAULT_PORT
     if not is_head:
-        ledger = rendezvous.settle_master(ledger, scope, is_own, at_start=at_start)
+        ledger = rendezvous.settle_master(ledger, scope, at_start=at_start)
         if not rendezvous.meets_elsewhere(ledger, at_start=at_start):
             found = (*found, Fact.MASTER_ADDR, Fact.MASTER_PORT)
             needed.append(Fact.MASTER_ADDR)
             master = ledger.best(Fact.MASTER_ADDR)
             address, port = str(master.value) if master else "", ledger.number(Fact.MASTER_PORT) or 0
-    ledger = ledger.fold(
-        contradictions.check_hosts,
-        contradictions.check_least,
-        lambda it: contradictions.check_seat(it, is_own) if scope is Scope.NODE and not is_head else (),
-        lambda it: _find_missing(it, needed),
-    )
+    seats = [contradictions.check_seat] if scope is Scope.NODE and not is_head else []
+    ledger = ledger.fold(contradictions.check_hosts, contradictions.check_least, *seats)
+    ledger = ledger.fold(lambda it: _find_missing(it, needed))
     ledger.check()
     ledger = replace(ledger, findings={**ledger.find(*found), **ledger.findings})
     numbers: dict[str, Any] = dict.fromkeys(fact.value for fact in OF_NODE)
     numbers |= {fact.value: ledger.number(fact) for fact in facts}
-    listed = ledger.best(Fact.HOSTS)
-    hosts = listed.value if listed is not None and isinstance(listed.value, tuple) else ()
+    hosts = next((claim.hosts for claim in ledger.about(Fact.HOSTS)), ())
     allocation = Allocation(
         source=_name_sources(ledger),
         scope=scope,
@@ -146,7 +125,7 @@ def _is_head(ledger: Ledger) -> bool:
     return not started and not asked and any(item.signs for item in ledger.evidence)
 
 
-def _add_single_machine(ledger: Ledger, is_own: Callable[..., bool]) -> Iterator[Claim | Problem]:
+def _add_single_machine(ledger: Ledger) -> Iterator[Claim | Problem]:
     # Only if there is no sign of other nodes: a sign without an identity is an error, not node 0
     facts = (*STARTED, Fact.NODE_RANK, Fact.NODE_COUNT, Fact.NODE_RANGE)
     claims = [claim for fact in facts for claim in ledger.about(fact)]
@@ -154,13 +133,10 @@ def _add_single_machine(ledger: Ledger, is_own: Callable[..., bool]) -> Iterator
     signs = [sign for item in ledger.evidence for sign in item.signs]
     if only_node_0 or not any(claim.source != DEFAULTS or ledger.speakers for claim in claims):
         fix = "pass --nnodes N --node-rank R, or --nnodes 1 for a single node"
-        signs += [(claim.origin, fix) for claim in rendezvous.list_elsewhere(ledger, is_own)]
+        signs += [(claim.origin, fix) for claim in rendezvous.list_elsewhere(ledger)]
     if signs:
-        if rendezvous.knows_who_is_who(ledger) or any(
-            _identifies(ledger, count, index) for count, index in IDENTIFYING
-        ):
-            return
-        for origin, fix in signs:
+        is_known = rendezvous.gives_ranks(ledger) or any(_identifies(ledger, *it) for it in IDENTIFYING)
+        for origin, fix in signs if not is_known else ():
             where = "command line" if origin.startswith("--") else "environment"
             yield make_problem("no-identity", where=where, found=origin, fix=fix)
     elif only_node_0 and ledger.options.text("source", "manual") != "manual":
@@ -183,11 +159,10 @@ def _read_ranks(ledger: Ledger, node_range: tuple[int, int] | None) -> Iterator[
     """Read a starter's ranks as node_ranks, for a launcher that was started once per node."""
     known, ranks = ledger.about(Fact.NODE_RANK), ledger.about(Fact.RANK)
     for claim in ranks:
-        if (
-            not known or claim.source in ledger.speakers
-        ):  # else an image's RANK, without a world or in one of 1
+        if not known or claim.source in ledger.speakers:  # else an image's, without a world or in one of 1
             trust = max(Trust.DERIVED, claim.trust)  # starters may order the nodes differently
-            yield Claim(Fact.NODE_RANK, claim.value, f"{claim.origin}, one per node", claim.source, trust)
+            origin = f"{claim.origin}, one per node"
+            yield replace(claim, fact=Fact.NODE_RANK, origin=origin, trust=trust)
     for claim in ledger.about(Fact.WORLD_SIZE) if node_range is None else ():
         if any(rank.source == claim.source for rank in ranks):  # without a rank it may count processes
             yield replace(claim, fact=Fact.NODE_COUNT, origin=f"{claim.origin}, one per node")
@@ -209,37 +184,34 @@ def _add_node_count(ledger: Ledger) -> Iterator[Claim]:
 def _add_node_rank(ledger: Ledger) -> Iterator[Claim]:
     """Add the node_rank that the sizes prove; the quotient alone proves nothing.
 
-    ``rank // local_size`` is wrong for cyclic and for uneven placement, and one process cannot see either. We
-    use it only if the node_count is known from elsewhere and divides the world evenly, and if the local rank
-    fits.
+    ``rank // local_size`` is wrong for cyclic and for uneven placement, and one process cannot see either: a
+    node of an uneven job may well run the mean number of processes. All nodes are alike if there are two, if
+    each process has a node, or if the source of the node_count says so. Then the local rank must exclude
+    cyclic placement.
     """
     rank, world, local, size, *_ = map(ledger.number, IDENTITY)
     nodes = ledger.best(Fact.NODE_COUNT)
     if rank is None or local is None or not size or nodes is None or not isinstance(nodes.value, int):
         return
     is_stated = nodes.value > 1 and nodes.trust <= Trust.STATED
-    if (
-        is_stated
-        and world == nodes.value * size
-        and list_places(rank, local, size, nodes.value) == [rank // size]
-    ):
+    is_even = nodes.value == TWO or size == 1 or ledger.is_even(nodes.source)
+    is_block = rank % size == local and list_places(rank, local, size, nodes.value) == [rank // size]
+    if is_stated and world == nodes.value * size and is_even and is_block:
         origin = f"{ledger.origin(Fact.RANK)} // {ledger.origin(Fact.LOCAL_SIZE)}, in blocks"
         yield derive(Fact.NODE_RANK, rank // size, origin)
 
 
 def _note_unknown(ledger: Ledger) -> Iterator[str]:
-    if not ledger.is_broken() and any(ledger.number(fact) is None for fact in STARTED):
-        return
-    if not ledger.about(Fact.NODE_RANK):
-        yield (
-            "nothing states or proves the index of this node: NODE_RANK and GROUP_RANK are "
-            "not set (fix: --node-rank R)"
-        )
-    if not ledger.about(Fact.LOCAL_SIZE):
-        yield (
-            "nothing states or proves how many processes this node runs: LOCAL_WORLD_SIZE is "
-            "not set (fix: --nnodes N, or set LOCAL_WORLD_SIZE)"
-        )
+    is_missing = not ledger.is_broken() and any(ledger.number(fact) is None for fact in STARTED)
+    for fact in (Fact.NODE_RANK, Fact.LOCAL_SIZE) if not is_missing else ():
+        if not ledger.about(fact):
+            yield f"nothing states or proves {_find_text(fact, 'unknown')}"
+
+
+def _find_text(fact: Fact, field: str) -> str:
+    """Return a text about a fact in ``facts.txt``; empty if it has none."""
+    found = (block for block in read_blocks("identity/facts.txt") if block.name == fact.value)
+    return next(found).fields.get(field, "")
 
 
 def _find_missing(ledger: Ledger, needed: Sequence[Fact]) -> Iterator[Problem]:
@@ -254,13 +226,13 @@ def _find_missing(ledger: Ledger, needed: Sequence[Fact]) -> Iterator[Problem]:
         return
     given = [claim for claim in ledger.claims if claim.fact in IDENTITY and claim.source != RULE]
     origins = list(dict.fromkeys(claim.origin for claim in given))
-    *names, last = map(_name_fact, facts)
+    *names, last = (f"a {_find_text(fact, 'called') or fact.value.replace('_', ' ')}" for fact in facts)
     known = f"{', '.join(origins) or 'the job'} need{'' if len(origins) > 1 else 's'}"
     lacking = f"{', '.join(names)}{' and ' if names else ''}{last}"
     by_hand = [c for c in given if (c.fact in STARTED if names else c.source == DEFAULTS)]
     left = ", ".join(sorted({name_only(claim.origin) for claim in by_hand}))
     if not names:
-        fix = FIXES[facts[0]] + (f"; or unset {left} for a single node" if left else "")
+        fix = _find_text(facts[0], "fix") + (f"; or unset {left} for a single node" if left else "")
     else:
         is_several = (ledger.number(Fact.NODE_COUNT) or 1) > 1
         alone = f"unset {left} {'and' if is_several else 'for a single node; for several unset it and'} "
@@ -268,12 +240,6 @@ def _find_missing(ledger: Ledger, needed: Sequence[Fact]) -> Iterator[Problem]:
         count = "--nnodes N " if left or Fact.NODE_COUNT in facts else ""
         fix = f"{alone}pass --hosts HOST,... on every node, or {count}--node-rank R --master-addr HOST"
     yield ledger.refuse("missing-facts", known=known, lacking=lacking, fix=fix)
-
-
-def _name_fact(fact: Fact) -> str:
-    """Return a fact with its article, as people call it: ``a node rank``."""
-    names = {Fact.NODE_COUNT: "number of nodes", Fact.MASTER_ADDR: "master address"}
-    return f"a {names.get(fact) or fact.value.replace('_', ' ')}"
 
 
 def _name_sources(ledger: Ledger) -> str:

@@ -12,18 +12,12 @@ from launcher.machine.own_names import is_called, is_elsewhere
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from launcher.core.errors import Problem
     from launcher.machine.host import Host
 
 
-PAIRS = (
-    (Fact.RANK, Fact.WORLD_SIZE),
-    (Fact.LOCAL_RANK, Fact.LOCAL_SIZE),
-    (Fact.NODE_RANK, Fact.NODE_COUNT),
-)
-"""Each index, and the count that it is below."""
 OF_NODES = (Fact.NODE_COUNT, Fact.NODE_RANK, Fact.NODE_RANGE, Fact.HOSTS, *STARTED)
 
 
@@ -53,7 +47,12 @@ def seal_lone_world(
         name = _find_program(whole.source) or f"what set {name_only(whole.origin)}"
         problem = ledger.refuse("lone-world", world=whole.origin, name=name, other=said[0])
         ledger.fold(lambda _: [problem]).check()
-    return tuple(item if item.source in ledger.speakers else _without_nodes(item) for item in evidence)
+    return tuple(
+        item
+        if item.source in ledger.speakers
+        else replace(item, claims=tuple(c for c in item.claims if c.fact not in OF_NODES), signs=())
+        for item in evidence
+    )
 
 
 def _find_program(source: str) -> str:
@@ -71,35 +70,45 @@ def _find_whole(ledger: Ledger) -> Claim | None:
     return world if world is not None and (world.value == 1 or (size and size.value == world.value)) else None
 
 
-def _without_nodes(item: Evidence) -> Evidence:
-    return replace(item, claims=tuple(c for c in item.claims if c.fact not in OF_NODES), signs=())
-
-
 def check_numbers(ledger: Ledger) -> Iterator[Problem]:
-    """Report contradictory numbers; once per node, those of single processes are closed."""
+    """Report contradictory numbers and sizes; once per node, those of single processes are closed."""
     yield from ledger.find_contradictions(*IDENTITY)
-    for index, count in PAIRS:
+    for index, count in zip(IDENTITY[::2], IDENTITY[1::2], strict=True):  # each index is below its count
         number, limit = ledger.number(index), ledger.number(count)
         if number is not None and limit is not None and number >= limit:
             named = {"index": ledger.origin(index), "count": ledger.origin(count), "name": index.value}
             yield ledger.refuse("index-beyond", **named, last=limit - 1, fix=ledger.correct(index, count))
     given, local_size = ledger.options.get("nproc_per_node"), ledger.number(Fact.LOCAL_SIZE)
-    if given and isinstance(given.value, int) and local_size and given.value != local_size:
+    if given and isinstance(given.value, int) and local_size not in (None, given.value):
         started = ledger.origin(Fact.LOCAL_SIZE)
         yield make_problem("already-started", asked=given.origin, started=started, count=local_size)
-    yield from _check_sizes(ledger)
+    sizes = (Fact.WORLD_SIZE, Fact.LOCAL_SIZE, Fact.NODE_COUNT)
+    world, size, nodes = map(ledger.number, sizes)
+    known, least = [fact for fact in sizes if ledger.about(fact)], (size or 1) + (nodes or 1) - 1
+    counted = ledger.best(Fact.NODE_COUNT)
+    is_even = counted is not None and counted.trust is not Trust.ASKED and ledger.is_even(counted.source)
+    is_alone = nodes == 1 or (nodes is None and any(item.most_nodes == 1 for item in ledger.evidence))
+    if world and world < least:  # each node runs at least one process
+        hint = ", not nodes" if world == nodes else ""
+        yield ledger.refuse_facts("world-too-small", *known, least=least, hint=hint)
+    elif world and is_alone and size and size < world:
+        yield ledger.refuse_facts("world-beyond-node", *known, size=size, world=world)
+    elif world and size and nodes and nodes > 1 and nodes * size != world and is_even:
+        yield ledger.refuse_facts("world-uneven", *known)
 
 
 def check_alone(ledger: Ledger) -> Iterator[Problem]:
     """Report a starter that shows several processes on this node but gives no rank: not once per node."""
-    nodes, ranked = ledger.best(Fact.NODE_COUNT), {claim.source for claim in ledger.about(Fact.RANK)}
-    if ledger.problems or nodes is None or nodes.trust is Trust.ASKED:
+    nodes, node = ledger.best(Fact.NODE_COUNT), ledger.best(Fact.NODE_RANK)
+    asked = [claim for claim in (nodes, node) if claim is not None and claim.trust is Trust.ASKED]
+    if ledger.problems or nodes is None or (nodes in asked and (nodes.value == 1 or node in asked)):
         return  # the user knows how often the launcher was started
-    several = (c for c in ledger.list_several() if c.source not in ranked and _find_program(c.source))
-    for claim in several:
-        starter, name = _find_program(claim.source), name_only(claim.origin)
-        yield ledger.refuse("rank-not-passed", found=claim.origin, starter=starter, name=name)
-        return
+    ranked = {claim.source for claim in ledger.about(Fact.RANK)}
+    for claim in ledger.list_several():
+        if claim.source not in ranked and (starter := _find_program(claim.source)):
+            name = name_only(claim.origin)
+            yield ledger.refuse("rank-not-passed", found=claim.origin, starter=starter, name=name)
+            return
 
 
 def check_place(ledger: Ledger) -> Iterator[Problem]:
@@ -115,12 +124,11 @@ def check_place(ledger: Ledger) -> Iterator[Problem]:
     if is_shuffled and size and is_by_domain(rank, local, size):
         local = rank % size  # its place among the node's ranks
     of_process, of_sizes = (Fact.RANK, Fact.LOCAL_RANK), (Fact.LOCAL_SIZE, Fact.WORLD_SIZE)
+    numbers = {"rank": rank, "local": local, "size": size, "world": world}
     if rank < local:
-        yield ledger.refuse_facts("rank-below-local", *of_process, local=local)
+        yield ledger.refuse_facts("rank-below-local", *of_process, **numbers)
     elif world and size and rank - local > world - size:
-        yield ledger.refuse_facts(
-            "node-beyond-world", *of_process, *of_sizes, size=size, world=world, rank=rank
-        )
+        yield ledger.refuse_facts("node-beyond-world", *of_process, *of_sizes, **numbers)
     elif nodes == 1 and rank != local:
         yield ledger.refuse_facts("rank-not-local", *of_process, Fact.NODE_COUNT)
     if node is None or not _is_in_order(ledger):
@@ -137,10 +145,9 @@ def check_master(ledger: Ledger, topology: Topology, host: Host) -> Iterator[Pro
     """Report a master that is not on node 0, as far as names, addresses and networks show it."""
     claims = [ledger.best(fact) for fact in (Fact.MASTER_ADDR, Fact.NODE_RANK)]
     address, node = topology.master_addr, topology.node_rank
-    if not address or address.startswith("127.") or not topology.places:
-        return
-    if all(claim is not None and is_typed(claim) for claim in claims):
-        return  # the user may run several nodes on one machine
+    are_typed = all(claim is not None and is_typed(claim) for claim in claims)
+    if not address or address.startswith("127.") or not topology.places or are_typed:
+        return  # of a user who typed both, several nodes may be on one machine
     first = topology.places[0]
     # The launcher around this one has checked its own: then the user may run several nodes on one machine
     is_lowest = first.local_rank == 0 and not any(item.source == LAUNCHED for item in ledger.evidence)
@@ -164,12 +171,11 @@ def _find_elsewhere(ledger: Ledger, address: str, host: Host) -> str:
     if is_called(host, address):
         return ""
     for claim in ledger.about(Fact.HOSTS):
-        listed = claim.value if isinstance(claim.value, tuple) else ()
-        if not is_called(host, *listed):
-            continue
-        if address in listed:
+        is_here = is_called(host, *claim.hosts)
+        if is_here and address in claim.hosts:
             return f"another host of {claim.origin}"
-        if claim.source in ledger.speakers and host.own_addresses().isdisjoint(host.resolve(address)):
+        of_starter = is_here and claim.source in ledger.speakers
+        if of_starter and host.own_addresses().isdisjoint(host.resolve(address)):
             return f"which is not this node, and not in {claim.origin}"
     return "another address of this node's network" if is_elsewhere(host, address) else ""
 
@@ -180,36 +186,13 @@ def _is_in_order(ledger: Ledger, fact: Fact = Fact.NODE_RANK) -> bool:
     return claim is None or all(item.in_order or item.source != claim.source for item in ledger.evidence)
 
 
-def _check_sizes(ledger: Ledger) -> Iterator[Problem]:
-    """Report sizes that do not fit together: each node runs at least one process."""
-    sizes = (Fact.WORLD_SIZE, Fact.LOCAL_SIZE, Fact.NODE_COUNT)
-    world, size, nodes = map(ledger.number, sizes)
-    if not world:
-        return
-    known, least = [fact for fact in sizes if ledger.about(fact)], (size or 1) + (nodes or 1) - 1
-    counted = ledger.best(Fact.NODE_COUNT)
-    is_even = counted is not None and counted.trust is not Trust.ASKED and ledger.is_even(counted.source)
-    is_alone = nodes == 1 or (nodes is None and any(item.most_nodes == 1 for item in ledger.evidence))
-    if world < least:
-        hint = ", not nodes" if world == nodes else ""
-        yield ledger.refuse_facts("world-too-small", *known, least=least, hint=hint)
-    elif is_alone and size and size < world:
-        yield ledger.refuse_facts("world-beyond-node", *known, size=size, world=world)
-    elif size and nodes and nodes > 1 and nodes * size != world and is_even:
-        yield ledger.refuse_facts("world-uneven", *known)
-
-
-def check_seat(ledger: Ledger, is_own: Callable[..., bool]) -> Iterator[Problem]:
+def check_seat(ledger: Ledger) -> Iterator[Problem]:
     """Report a node_rank whose source lists this node at another place: it is of another node.
 
     Of node 0 `check_master` says more.
-
-    Args:
-        ledger: The claims.
-        is_own: Function that tells whether one of some names and addresses is literally this node's.
     """
     rank = ledger.best(Fact.NODE_RANK)
-    seats = ledger.list_seats(rank, is_own) if rank and rank.value and _is_in_order(ledger) else []
+    seats = ledger.list_seats(rank) if rank and rank.value and _is_in_order(ledger) else []
     if rank and seats and rank.value not in seats:
         fix = ledger.correct(Fact.NODE_RANK, Fact.HOSTS)
         yield ledger.refuse("other-seat", rank=rank.origin, seat=seats[0], fix=fix)
@@ -231,6 +214,5 @@ def check_hosts(ledger: Ledger) -> Iterator[Problem]:
     listed, count = ledger.best(Fact.HOSTS), ledger.best(Fact.NODE_COUNT)
     if listed is None or count is None or count.trust is Trust.STATED or ledger.options.switch("standalone"):
         return
-    length = len(listed.value) if isinstance(listed.value, tuple) else 0
-    if length != count.value and listed.trust is Trust.STATED:
+    if listed.trust is Trust.STATED and (length := len(listed.hosts)) != count.value:
         yield ledger.refuse("other-length", count=count.origin, listed=listed.origin, length=length)

@@ -4,17 +4,8 @@ from __future__ import annotations
 
 import os
 
-from launcher.core.environ import (
-    BOM,
-    OWN_PLACE,
-    Malformed,
-    Source,
-    each_once,
-    is_host,
-    parse_host_port,
-    parse_int,
-    shorten,
-)
+from launcher.core import environ
+from launcher.core.environ import OWN_PLACE, Malformed, Source, each_once, is_host, parse_int, shorten
 from launcher.core.errors import make_error
 from launcher.core.frozen import frozen
 from launcher.core.model import Evidence, Fact, Trust
@@ -74,8 +65,7 @@ def read_listed(
     knows_place = options.get("node_rank") or not found.keys().isdisjoint((Fact.NODE_RANK, Fact.RANK))
     if Fact.HOSTS not in found or not leads or knows_place:
         return None
-    hosts, origin = found[Fact.HOSTS].value, found[Fact.HOSTS].origin
-    assert isinstance(hosts, tuple)  # noqa: S101 - a value of HOSTS is a tuple
+    hosts, origin = found[Fact.HOSTS].hosts, found[Fact.HOSTS].origin
     _claim_place(source, host, Listed(hosts, origin), Trust.DERIVED)
     source.claim(Fact.NODE_COUNT, len(hosts), origin, Trust.DERIVED)
     return source.evidence()
@@ -134,19 +124,19 @@ def read_hostfile(path: str, origin: str, host: Host, *, is_typed: bool = False)
         try:
             if words:
                 entries.append(_parse_line(words))
-                parse_host_port(entries[-1][0])
+                environ.parse_host_port(entries[-1][0])
         except Malformed as error:
             place = f"{origin}, line {number}"
             if not is_typed:
                 raise make_error("hidden-hostfile-line", place=place) from error
             found = f"{shorten(words)!r}: expected {error}"
             raise make_error("malformed-hostfile", place=place, found=found) from error
+    counts = {count for _, count in entries if count is not None}
     try:
         hosts = each_once(name for name, _ in entries)
     except Malformed as error:
         found = f"expected {error if is_typed else 'at least one host, and each host only once'}"
         raise make_error("malformed-hostfile", place=origin, found=found) from error
-    counts = {count for _, count in entries if count is not None}
     if len(counts) > 1:
         found = f"from {min(counts)} to {max(counts)} processes: expected the same number on every node"
         raise make_error("malformed-hostfile", place=origin, found=found)
@@ -169,7 +159,7 @@ def _read_whole(path: str, origin: str, host: Host, is_typed: bool) -> str:
     if len(data) > HOSTFILE_LIMIT_BYTES:
         found = f"expected at most {HOSTFILE_LIMIT_BYTES >> 20} MiB"
         raise make_error("malformed-hostfile", place=origin, found=found)
-    return data.decode("utf-8", "surrogateescape").removeprefix(BOM)
+    return data.decode("utf-8", "surrogateescape").removeprefix(environ.BOM)
 
 
 def _parse_line(line: str) -> tuple[str, int | None]:

@@ -14,7 +14,7 @@ from launcher.identity.topology import is_by_domain, list_places
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from launcher.core.errors import Problem
 
@@ -40,21 +40,14 @@ def sift_size(ledger: Ledger) -> Iterator[Out]:
 
     Nothing is left out if a source about this process states local_size.
     """
-    if _is_stated(ledger, Fact.LOCAL_SIZE):
-        return
     world, nodes = ledger.number(Fact.WORLD_SIZE), ledger.number(Fact.NODE_COUNT)
-    found = _inherited(ledger, Fact.LOCAL_SIZE)
-    proven = [c for c in found if world and nodes and isinstance(c.value, int) and c.value * nodes == world]
-    yield Out([c for c in found if c not in proven], "nothing proves that it is this node's")
+    size = world // nodes if world and nodes and world % nodes == 0 else None
+    found = [] if _is_stated(ledger, Fact.LOCAL_SIZE) else _inherited(ledger, Fact.LOCAL_SIZE)
+    yield Out([claim for claim in found if claim.value != size], "nothing proves that it is this node's")
 
 
-def sift_node(ledger: Ledger, is_own: Callable[..., bool]) -> Iterator[Out | Problem]:
-    """Leave out a node_rank that nothing proves; report one that does not fit the rank and the sizes.
-
-    Args:
-        ledger: The claims.
-        is_own: Function that tells whether one of some names and addresses is literally this node's.
-    """
+def sift_node(ledger: Ledger) -> Iterator[Out | Problem]:
+    """Leave out a node_rank that nothing proves; report one that does not fit the rank and the sizes."""
     if _is_stated(ledger, Fact.NODE_RANK):
         return
     places = _list_places(ledger)
@@ -66,7 +59,7 @@ def sift_node(ledger: Ledger, is_own: Callable[..., bool]) -> Iterator[Out | Pro
                 yield _refuse_or_leave(ledger, claim)
         elif is_own_job and claim.trust is not Trust.ASKED:
             yield Out([claim], f"{ledger.origin(Fact.NODE_COUNT)}: this node is a job of its own")
-        elif (seats := ledger.list_seats(claim, is_own)) and claim.value not in seats:
+        elif (seats := ledger.list_seats(claim)) and claim.value not in seats:
             yield Out([claim], "it is of another node: its own list has this one elsewhere")
         elif places is None:
             yield Out([claim], "it is inherited, and nothing proves that it is this node's")
@@ -83,15 +76,10 @@ def _refuse_or_leave(ledger: Ledger, claim: Claim) -> Out | Problem:
     """
     if claim.trust is Trust.DERIVED:
         return Out([claim], "its list orders the nodes differently from the ranks")
-    return ledger.refuse(
-        "no-such-place",
-        claimed=claim.origin,
-        rank=ledger.origin(Fact.RANK),
-        size=ledger.origin(Fact.LOCAL_SIZE),
-        node=claim.value,
-        verb="leave out" if is_typed(claim) else "unset",
-        name=name_only(claim.origin),
-    )
+    rank, size = ledger.origin(Fact.RANK), ledger.origin(Fact.LOCAL_SIZE)
+    named = {"claimed": claim.origin, "node": claim.value, "name": name_only(claim.origin)}
+    verb = "leave out" if is_typed(claim) else "unset"
+    return ledger.refuse("no-such-place", rank=rank, size=size, verb=verb, **named)
 
 
 def _list_places(ledger: Ledger) -> list[int] | None:

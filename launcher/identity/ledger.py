@@ -30,6 +30,8 @@ STARTED = (Fact.RANK, Fact.WORLD_SIZE, Fact.LOCAL_RANK)
 IDENTITY = (*STARTED, Fact.LOCAL_SIZE, Fact.NODE_RANK, Fact.NODE_COUNT)
 DEFAULTS = "torch_env"
 """The source of variables (RANK, WORLD_SIZE) that users and images may set too."""
+USERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "NODE_RANK")
+"""Such variables, whichever source reads them."""
 LAUNCHED = "launched"
 """The source of the contract of a launcher around this one."""
 RULE = "rule"
@@ -61,6 +63,7 @@ class Ledger:
         problems: What is wrong.
         notes: Sentences for the user.
         speakers: Sources about this very process: its starter, and others that give it the same rank.
+        is_own: Function that tells whether one of some names and addresses is literally this node's.
         closed: Facts that are not asked for any more.
         findings: The decided facts with their provenance, known at the end.
         by_fact: The claims on each fact, best first; follows from the claims.
@@ -72,6 +75,7 @@ class Ledger:
     problems: tuple[Problem, ...]
     notes: tuple[str, ...]
     speakers: tuple[str, ...]
+    is_own: Callable[..., bool]
     closed: tuple[Fact, ...] = ()
     findings: dict[Fact, Decided] = {}  # noqa: RUF012 - replaced as a whole
     by_fact: dict[Fact, list[Claim]] = {}  # noqa: RUF012 - replaced as a whole
@@ -91,18 +95,14 @@ class Ledger:
         return ledger
 
     def _with(self, effects: Sequence[Effect]) -> Ledger:
-        claims, problems, notes = [*self.claims], [*self.problems], [*self.notes]
-        for effect in effects:
-            if isinstance(effect, str):
-                notes.append(effect)
-            elif isinstance(effect, Problem):
-                problems.append(effect)
-            elif isinstance(effect, Claim):
-                claims.append(effect)
-            else:
-                claims = [claim for claim in claims if not any(claim is other for other in effect.claims)]
-                notes += [f"{c.origin} is not used as {c.fact.value}: {effect.why}" for c in effect.claims]
-        return replace(self, claims=tuple(claims), problems=tuple(problems), notes=tuple(notes))
+        outs = [(claim, out.why) for out in effects if isinstance(out, Out) for claim in out.claims]
+        left_out = {id(claim) for claim, _ in outs}
+        claims = [*self.claims, *(effect for effect in effects if isinstance(effect, Claim))]
+        problems = [*self.problems, *(effect for effect in effects if isinstance(effect, Problem))]
+        notes = [*self.notes, *(effect for effect in effects if isinstance(effect, str))]
+        notes += [f"{claim.origin} is not used as {claim.fact.value}: {why}" for claim, why in outs]
+        left = tuple(claim for claim in claims if id(claim) not in left_out)
+        return replace(self, claims=left, problems=tuple(problems), notes=tuple(notes))
 
     def about(self, fact: Fact) -> list[Claim]:
         """Return the claims on a fact, best first, and equally trusted ones in the order of their sources."""
@@ -124,12 +124,10 @@ class Ledger:
 
     def find(self, *facts: Fact) -> dict[Fact, Decided]:
         """Return the claims on facts that win, with those that lose and why."""
-        found = {fact: self.about(fact) for fact in facts}
-        return {
-            fact: Decided(claims[0], tuple(Lost(claim, self._why(claims[0], claim)) for claim in claims[1:]))
-            for fact, claims in found.items()
-            if claims
-        }
+        found = {}
+        for fact, claims in ((fact, self.about(fact)) for fact in facts if fact in self.by_fact):
+            found[fact] = Decided(claims[0], tuple(Lost(c, self._why(claims[0], c)) for c in claims[1:]))
+        return found
 
     def is_inherited(self, claim: Claim) -> bool:
         """Whether a claim may be about the process that called our starter, or about another node.
@@ -140,14 +138,10 @@ class Ledger:
             return not is_typed(claim)
         return bool(self.speakers) and claim.source not in (*self.speakers, RULE)
 
-    def list_seats(self, claim: Claim, is_own: Callable[..., bool]) -> list[int]:
-        """Return the places of this node in the list of hosts of a claim's source; none without a list.
-
-        ``is_own``: function that tells whether one of some names and addresses is literally this node's.
-        """
-        listed = (c.value for c in self.about(Fact.HOSTS) if c.source == claim.source)
-        hosts = next((value for value in listed if isinstance(value, tuple)), ())
-        return [place for place, host in enumerate(hosts) if is_own(host)]
+    def list_seats(self, claim: Claim) -> list[int]:
+        """Return the places of this node in the list of hosts of a claim's source; none without a list."""
+        hosts = next((c.hosts for c in self.about(Fact.HOSTS) if c.source == claim.source), ())
+        return [place for place, host in enumerate(hosts) if self.is_own(host)]
 
     def is_even(self, source: str) -> bool:
         """Whether a source counts nodes that all have the same number of processes."""
@@ -172,15 +166,10 @@ class Ledger:
 
     def correct(self, *facts: Fact) -> str:
         """Return the fix for contradictory facts, with the names of their flags or variables."""
-        origins = [self.origin(fact) for fact in facts]
-        names = map(name_only, origins)
-        named = [
-            word if word.startswith("--") or word.isupper() else f"the {fact.value}"
-            for fact, word in zip(facts, names, strict=True)
-        ]
-        fix = f"correct {' or '.join(dict.fromkeys(named))}"
-        typed = all(origin.startswith("--") for origin in origins)
-        return fix if typed else f"{fix}, or unset the wrong one"
+        words = {fact: name_only(self.origin(fact)) for fact in facts}
+        named = [w if w.startswith("--") or w.isupper() else f"the {fact.value}" for fact, w in words.items()]
+        typed = all(self.origin(fact).startswith("--") for fact in facts)
+        return f"correct {' or '.join(dict.fromkeys(named))}{'' if typed else ', or unset the wrong one'}"
 
     def refuse_facts(self, row: str, /, *facts: Fact, **values: object) -> Problem:
         """Return the problem of a row about facts that cannot all be true, with their origins and a fix."""
@@ -231,33 +220,27 @@ class Ledger:
                 yield self._describe(one, other)
 
     def _describe(self, one: Claim, other: Claim) -> Problem:
-        hint, where = "", self.where()
-        if one.fact is Fact.WORLD_SIZE and any(c.value == other.value for c in self.about(Fact.NODE_COUNT)):
-            hint = f" ({other.origin} counts nodes, not processes)"
-        if one.trust is Trust.ASKED:
-            leave = f"{'leave out' if is_typed(one) else 'unset'} {name_only(one.origin)}"
-            # A variable of a user or an image may be the wrong one; a platform's variable cannot be unset
-            by_hand = f"unset {name_only(other.origin)}, or {leave}"
-            manual = ", or pass --source manual to go by the flags alone" if is_typed(one) else ""
-            fix = by_hand if other.source == DEFAULTS else f"{leave}{manual}"
+        where, name, other_name = self.where(), name_only(one.origin), name_only(other.origin)
+        counts = any(c.value == other.value for c in self.about(Fact.NODE_COUNT))
+        hint = f" ({other.origin} counts nodes, not processes)"
+        hint = hint if one.fact is Fact.WORLD_SIZE and counts else ""
+        # A variable of a user or an image may be the wrong one; a platform's variable cannot be unset
+        if one.trust is Trust.ASKED and is_typed(one):
+            leave, manual = f"leave out {name}", ", or pass --source manual to go by the flags alone"
+            fix = f"unset {other_name}, or {leave}" if other_name in USERS else f"{leave}{manual}"
+        elif one.trust is Trust.ASKED:
+            fix = f"unset the wrong one, {name} or {other_name}" if other_name in USERS else f"unset {name}"
         else:
             flag = f", or pass {FLAG_OF[one.fact]}" if one.fact in FLAG_OF and not self.speakers else ""
-            names = [word for claim in (one, other) if (word := name_only(claim.origin)).isupper()]
+            names = [word for word in (name, other_name) if word.isupper()]
             fix = f"unset {'' if len(names) == 1 else 'the wrong one, '}{' or '.join(names)}{flag}"
             sources = " and ".join(dict.fromkeys((one.source, other.source)))
             where = f"environment, source{'s' if ' ' in sources else ''} {sources}"
-        return make_problem(
-            "two-values",
-            where=where,
-            one=one.origin,
-            other=other.origin,
-            fact=one.fact.value,
-            hint=hint,
-            fix=fix,
-        )
+        named = {"one": one.origin, "other": other.origin, "fact": one.fact.value, "hint": hint}
+        return make_problem("two-values", where=where, fix=fix, **named)
 
 
-def open_ledger(evidence: Sequence[Evidence], options: Options) -> Ledger:
+def open_ledger(evidence: Sequence[Evidence], options: Options, is_own: Callable[..., bool]) -> Ledger:
     """Return the ledger of the user's options and of sources, without claims that are certainly inherited."""
     defaults: tuple[Evidence, ...] = (options.defaults(),) if options.files.given else ()
     every = (options.evidence(), *evidence, *defaults)
@@ -265,7 +248,7 @@ def open_ledger(evidence: Sequence[Evidence], options: Options) -> Ledger:
         tuple(item for one in every for item in getattr(one, name))
         for name in ("claims", "problems", "notes")
     )
-    ledger = Ledger(options, every, claims, problems, notes, _find_speakers(every))
+    ledger = Ledger(options, every, claims, problems, notes, _find_speakers(every), is_own)
     return ledger.fold(_leave_out_inherited)
 
 
@@ -295,9 +278,8 @@ def list_several(item: Evidence, *, counted: bool = True) -> Iterator[str]:
 
 def _is_above(claim: Claim | None, limit: int) -> bool:
     """Whether a number, the length of a list or that of a text is above a limit."""
-    if claim is None:
-        return False
-    return (claim.value if isinstance(claim.value, int) else len(claim.value)) > limit
+    value = claim.value if claim is not None else 0
+    return (value if isinstance(value, int) else len(value)) > limit
 
 
 def derive(fact: Fact, value: Value, origin: str, trust: Trust = Trust.INDIRECT) -> Claim:
@@ -327,14 +309,10 @@ def _find_speakers(evidence: Sequence[Evidence]) -> tuple[str, ...]:
     world: Value | None = None
     for item in evidence:
         known = {claim.fact: claim.value for claim in item.claims if claim.fact in STARTED}
-        if not known or (item.source == DEFAULTS and known.get(Fact.WORLD_SIZE, 1) == 1):
+        own, whole = known.get(Fact.RANK), known.get(Fact.WORLD_SIZE)
+        if not known or (item.source == DEFAULTS and whole in (None, 1)):
             continue
-        if not found:
-            rank, world = known.get(Fact.RANK), known.get(Fact.WORLD_SIZE)
+        if not found or (own == rank and (None in (world, whole) or world == whole)):
             found.append(item.source)
-        elif rank == known.get(Fact.RANK) and (
-            None in (worlds := (world, known.get(Fact.WORLD_SIZE))) or worlds[0] == worlds[1]
-        ):
-            found.append(item.source)
-            world = next((value for value in worlds if value is not None), None)
+            rank, world = own, world or whole
     return tuple(found)

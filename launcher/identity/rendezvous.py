@@ -13,19 +13,16 @@ from launcher.identity.ledger import Out, derive, is_typed, list_several, name_o
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from launcher.core.errors import Problem
     from launcher.identity.ledger import Ledger
     from launcher.options.reading import Options
 
 CONTROL_PORT = 6106
-PORTS_TRIED = 8
-FREE = "one node: a port that is free"
+
 LOOPBACK = "127.0.0.1"
 OURS = "LAUNCHER_"
-MANUAL = "manual"
-"""Source name of the user's own claims."""
 
 
 def choose_backend(options: Options, node_count: int | None) -> str:
@@ -38,15 +35,15 @@ def choose_backend(options: Options, node_count: int | None) -> str:
     asked = options.text("rdzv_backend")
     if node_count == 1 and asked in ("", STATIC, C10D):
         return STATIC  # there is no other node; c10d would only hide the port
-    if asked and (asked != STATIC or node_count is not None):
-        return asked
     # Agents with a static rendezvous cannot tell each other to restart
-    return C10D if node_count is None or options.number("max_restarts", 0) else STATIC
+    restarts = node_count is None or options.number("max_restarts", 0)
+    return asked if asked and (asked != STATIC or node_count is not None) else C10D if restarts else STATIC
 
 
-def gives_ranks(options: Options, node_count: int | None) -> bool:
-    """Whether the rendezvous assigns the ranks at the start; ``node_count`` is None for a range."""
-    return choose_backend(options, node_count) != STATIC
+def gives_ranks(ledger: Ledger) -> bool:
+    """Whether the rendezvous assigns the ranks at the start, so that no variable needs to state them."""
+    count = None if read_range(ledger) else ledger.number(Fact.NODE_COUNT) or 1
+    return choose_backend(ledger.options, count) != STATIC
 
 
 def read_range(ledger: Ledger) -> tuple[int, int] | None:
@@ -61,56 +58,42 @@ def read_range(ledger: Ledger) -> tuple[int, int] | None:
     return int(least), int(most)
 
 
-def settle_range(ledger: Ledger, node_range: tuple[int, int] | None) -> Iterator[Out]:
+def settle_range(ledger: Ledger, *, is_elastic: bool) -> Iterator[Out]:
     """Leave out the claims on the range or on the node_count, whichever loses."""
-    beaten, why = Fact.NODE_COUNT, "the job is elastic"
-    if node_range is None:
-        beaten, why = Fact.NODE_RANGE, "the number of nodes is fixed"
+    beaten, why = Fact.NODE_RANGE, "the number of nodes is fixed"
+    if is_elastic:
+        beaten, why = Fact.NODE_COUNT, "the job is elastic"
     yield Out([claim for claim in ledger.claims if claim.fact is beaten], why)
 
 
-def knows_who_is_who(ledger: Ledger) -> bool:
-    """Whether a rendezvous will assign this node's node_rank, so that no variable needs to state it."""
-    if read_range(ledger) is not None:
-        return True
-    counts = ledger.about(Fact.NODE_COUNT)
-    count = counts[0].value if counts else 1
-    return isinstance(count, int) and gives_ranks(ledger.options, count)
-
-
-def settle_master(ledger: Ledger, scope: Scope, is_own: Callable[..., bool], *, at_start: bool) -> Ledger:
+def settle_master(ledger: Ledger, scope: Scope, *, at_start: bool) -> Ledger:
     """Return the ledger with the address and the port of the master, or with what is wrong with them.
 
     Args:
         ledger: The claims.
         scope: How often the launcher was started.
-        is_own: Function that tells whether one of some names and addresses is literally this node's.
         at_start: Whether ranks are assigned at the start, perhaps by a server that is not a node of the job.
     """
     single = (ledger.number(Fact.NODE_COUNT) or ledger.number(Fact.WORLD_SIZE)) == 1
     # Processes that a platform has started would each choose another port, so they use the default
     chooses = single and (scope is Scope.NODE or ledger.number(Fact.WORLD_SIZE) == 1)
     ledger = ledger.fold(
-        lambda it: _leave_out_elsewhere(it, is_own) if single else _leave_out_unforwarded(it),
+        _leave_out_elsewhere if single else _leave_out_unforwarded,
         lambda _: _add_defaults(single=single, chooses=chooses),
     )
     if meets_elsewhere(ledger, at_start=at_start) or not ledger.about(Fact.MASTER_ADDR):
         return ledger
-    return ledger.fold(
-        lambda it: () if single else _leave_out_loopback(it),
-        lambda it: () if single else _judge_loopback(it, at_start=at_start),
-        lambda it: _check_port(it, scope, chooses=chooses),
-    )
+    if not single:
+        ledger = ledger.fold(_leave_out_loopback, lambda it: _judge_loopback(it, at_start=at_start))
+    return ledger.fold(lambda it: _check_port(it, scope, chooses=chooses))
 
 
 def _add_defaults(*, single: bool, chooses: bool) -> Iterator[Claim]:
     if single:
         # Wins over INDIRECT claims: the host name that mpirun reports need not resolve inside a container
         yield derive(Fact.MASTER_ADDR, LOOPBACK, "one node", Trust.DERIVED)
-    if chooses:
-        yield derive(Fact.MASTER_PORT, 0, FREE, Trust.DERIVED)
-    else:
-        yield derive(Fact.MASTER_PORT, DEFAULT_PORT, "default")
+    free = derive(Fact.MASTER_PORT, 0, "one node: a port that is free", Trust.DERIVED)
+    yield free if chooses else derive(Fact.MASTER_PORT, DEFAULT_PORT, "default")
 
 
 def meets_elsewhere(ledger: Ledger, *, at_start: bool) -> bool:
@@ -123,11 +106,10 @@ def meets_elsewhere(ledger: Ledger, *, at_start: bool) -> bool:
 
 def _check_port(ledger: Ledger, scope: Scope, *, chooses: bool) -> Iterator[Problem]:
     """Report a port that each of several launchers would choose."""
-    if ledger.number(Fact.MASTER_PORT):
-        return
-    if scope is Scope.PROCESS and ledger.options.switch("standalone"):
+    is_free = not ledger.number(Fact.MASTER_PORT)
+    if is_free and scope is Scope.PROCESS and ledger.options.switch("standalone"):
         yield ledger.refuse("standalone-process")
-    elif not chooses:
+    elif is_free and not chooses:
         yield ledger.refuse("own-ports", port=ledger.origin(Fact.MASTER_PORT))
 
 
@@ -154,7 +136,7 @@ def _judge_loopback(ledger: Ledger, *, at_start: bool) -> Iterator[Problem | str
         return
     size = Fact.NODE_RANGE if ledger.about(Fact.NODE_RANGE) else Fact.NODE_COUNT
     claims = [ledger.best(fact) for fact in (Fact.MASTER_ADDR, size, *([] if at_start else [Fact.NODE_RANK]))]
-    is_platforms = any(item.source != MANUAL and [*list_several(item)] for item in ledger.evidence[1:])
+    is_platforms = any(item.source != "manual" and [*list_several(item)] for item in ledger.evidence[1:])
     if not is_platforms and all(claim is not None and is_typed(claim) for claim in claims):
         yield f"{address.origin} is this machine: all nodes of this job run here"
         return
@@ -163,17 +145,17 @@ def _judge_loopback(ledger: Ledger, *, at_start: bool) -> Iterator[Problem | str
     yield ledger.refuse("master-loopback", master=address.origin, fix=fix)
 
 
-def list_elsewhere(ledger: Ledger, is_own: Callable[..., bool]) -> Iterator[Claim]:
+def list_elsewhere(ledger: Ledger) -> Iterator[Claim]:
     """Yield the claims of a master on another machine, except the user's."""
     for claim in ledger.about(Fact.MASTER_ADDR):
         address = str(claim.value)
-        if claim.trust is not Trust.ASKED and not is_loopback(address) and not is_own(address):
+        if claim.trust is not Trust.ASKED and not is_loopback(address) and not ledger.is_own(address):
             yield claim
 
 
-def _leave_out_elsewhere(ledger: Ledger, is_own: Callable[..., bool]) -> Iterator[Out]:
+def _leave_out_elsewhere(ledger: Ledger) -> Iterator[Out]:
     """Leave out a master that a variable places on another machine than the only node."""
-    away = [claim for claim in list_elsewhere(ledger, is_own) if claim.trust is not Trust.INDIRECT]
+    away = [claim for claim in list_elsewhere(ledger) if claim.trust is not Trust.INDIRECT]
     yield Out(away, "all processes are on this node, and this is not a name or address of it")
 
 
@@ -183,13 +165,11 @@ def _leave_out_unforwarded(ledger: Ledger) -> Iterator[Out]:
     forwards = next((item.forwards for item in starters if item.forwards is not None), None)
     for claim in ledger.about(Fact.MASTER_PORT) if forwards is not None else ():
         name = name_only(claim.origin)
+        stars = tuple(known[:-1] for known in forwards or () if known.endswith("*"))
         is_variable = claim.trust is not Trust.ASKED or name.startswith(OURS)
-        if not is_variable or any(
-            name == known or (known.endswith("*") and name.startswith(known[:-1])) for known in forwards or ()
-        ):
-            continue
-        why = f"mpirun may keep it to this node (fix: mpirun -x {name}, or --master-port N on every node)"
-        yield Out([claim], why)
+        if is_variable and name not in (forwards or ()) and not name.startswith(stars):
+            why = f"mpirun may keep it to this node (fix: mpirun -x {name}, or --master-port N on every node)"
+            yield Out([claim], why)
 
 
 def list_sizes(ledger: Ledger) -> str:
@@ -208,16 +188,15 @@ def miss_address(ledger: Ledger) -> Problem:
 def _fix_address(origin: str) -> str:
     """Return the fix that names another master, by the flag or variable of the wrong one."""
     name = name_only(origin)
-    if not name.startswith("-"):
-        return f"set {name} to the address of node 0, or unset it"
     # A flag of a command that is a launcher itself: torchrun --rdzv_endpoint localhost:0
     more = "" if origin.startswith("-") else ", or leave it out where the platform names that"
-    return f"{name} with the address of node 0{more}"
+    by_flag = f"{name} with the address of node 0{more}"
+    return by_flag if name.startswith("-") else f"set {name} to the address of node 0, or unset it"
 
 
 def plan_control_ports(options: Options, used: frozenset[int]) -> tuple[int, ...]:
     """Return the ports at which node 0's launcher may listen for the others, without those that are used."""
     asked = options.get("control_port")
     first = int(options.number("control_port", CONTROL_PORT))
-    tried = range(first, min(first + (1 if asked else PORTS_TRIED), PORT_LIMIT))
+    tried = range(first, min(first + (1 if asked else 8), PORT_LIMIT))
     return tuple(port for port in tried if port not in used) or (first,)

@@ -31,12 +31,11 @@ def plan_topology(allocation: Allocation, processes_per_node: int) -> Topology:
         processes_per_node: Number of processes to start here; not used at PROCESS scope.
     """
     world, size = allocation.world_size, allocation.local_size
+    nodes, node = allocation.node_count, allocation.node_rank
     places: tuple[Place, ...] = ()
-    if allocation.scope is Scope.PROCESS and not allocation.task:
-        assert allocation.rank is not None and allocation.local_rank is not None  # noqa: S101 - for mypy
+    if allocation.rank is not None and allocation.local_rank is not None and not allocation.task:
         places = (Place(allocation.rank, allocation.local_rank),)
     elif not allocation.task:
-        nodes, node = allocation.node_count, allocation.node_rank
         world, size = nodes and nodes * processes_per_node, processes_per_node
         if node is not None and not allocation.ranks_at_start:
             places = tuple(Place(node * size + local, local) for local in range(size))
@@ -65,8 +64,7 @@ def is_by_domain(rank: int, local_rank: int, local_size: int) -> bool:
     Open MPI 5 does so with ``--map-by numa`` or ``package``; any number of domains may be in a node.
     """
     for count in range(2, local_size):
-        turn, domain = divmod(local_rank, count)
-        size, rest = divmod(local_size, count)
+        (turn, domain), (size, rest) = divmod(local_rank, count), divmod(local_size, count)
         if rank % local_size == domain * size + min(domain, rest) + turn:
             return True
     return False
@@ -107,8 +105,7 @@ def take_seat(allocation: Allocation, options: Options, seats: Mapping[int, int]
     spares = int(options.number("spares", 0))
     if not spares:
         return allocation
-    asked, index = options.origins("spares")[0], allocation.node_rank
-    is_node = allocation.scope is Scope.NODE
+    asked, index, is_node = options.origins("spares")[0], allocation.node_rank, allocation.scope is Scope.NODE
     count = (allocation.node_count or 0) - spares
     if (engine := options.text("engine")) in ("mpirun", "torchrun"):
         raise make_error("no-spares-engine", asked=asked, engine=engine)

@@ -1,4 +1,8 @@
-"""Readers of this node's hardware and system state, one file per subject."""
+"""Readers of this node's hardware and system state, one file per subject.
+
+A value counts only in the kernel's own form, and a snapshot may contain anything: each reader checks what it
+reads. Four sources know GPUs: device files, the driver's files, NVML and a snapshot.
+"""
 
 from __future__ import annotations
 

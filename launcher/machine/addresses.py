@@ -3,31 +3,22 @@
 psutil can read them too, but costs 20 ms, which would be most of the launcher's cost for a process of a job
 with several nodes.
 
-Source: netdevice(7): SIOCGIFCONF, SIOCGIFNETMASK and struct ifreq; Linux net/ipv6/addrconf.c
-(/proc/net/if_inet6: address, index, prefix length, scope, flags and name); net/ipv4/devinet.c (a request with
-an address selects that one of several).
+Source: rtnetlink(7), RTM_GETADDR; netlink(7); Linux include/uapi/linux/if_addr.h (where the other
+end of a link has an address, too, IFA_LOCAL is ours).
 """
 
 from __future__ import annotations
 
-import array
-import fcntl
-import os
 import struct
-from _socket import AF_INET, AF_INET6, SOCK_DGRAM, if_nameindex, inet_ntop, socket
+from _socket import AF_NETLINK, SOCK_RAW, if_nameindex, inet_ntop, socket
 
 from launcher.core.ranks import is_number
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-SIOCGIFCONF = 0x8912
-SIOCGIFNETMASK = 0x891B
-IFREQ_BYTES = 40
-"""Size of struct ifreq with 64-bit pointers: the name in the first 16 bytes, the address from byte 20 on."""
-BUFFER_LIMIT_BYTES = 1 << 20
-IF_INET6 = "/proc/net/if_inet6"
+RTM_GETADDR, REQUEST, DUMP, ERROR, DONE = 22, 0x1, 0x300, 2, 3
+IFA_ADDRESS, IFA_LOCAL = 1, 2
+_HEADER, _ADDRESS, _ATTRIBUTE = struct.Struct("=IHHII"), struct.Struct("=BBBBI"), struct.Struct("=HH")
+PACKET_BYTES = 1 << 16
+"""More than the kernel puts into one answer (32 KiB)."""
 
 Addresses = dict[str, tuple[tuple[str, "int | None"], ...]]
 """Of each interface: its addresses without zones, each with the prefix length of its network if known."""
@@ -39,14 +30,55 @@ def read_addresses() -> Addresses:
     Includes interfaces without an address. Empty if the kernel refuses.
     """
     try:
-        names = [name for _, name in if_nameindex()]
-        found = [*_read_ipv4(), *parse_if_inet6(_read_if_inet6())]
+        names = if_nameindex()
+        found = sorted(_ask_kernel(), key=lambda one: one[0])
     except OSError:
         return {}
     return {
-        name: tuple((address, length) for of, address, length in found if of == name)
-        for name in sorted(names)
+        name: tuple((address, length) for _, of, address, length in found if of == index)
+        for index, name in sorted(names, key=lambda pair: pair[1])
     }
+
+
+def _ask_kernel() -> list[tuple[int, int, str, int]]:
+    """Return (family, number of the interface, address, prefix length) of each address."""
+    probe = socket(AF_NETLINK, SOCK_RAW, 0)
+    try:
+        size = _HEADER.size + _ADDRESS.size
+        probe.send(_HEADER.pack(size, RTM_GETADDR, REQUEST | DUMP, 0, 0) + _ADDRESS.pack(0, 0, 0, 0, 0))
+        found, is_done = list[tuple[int, int, str, int]](), False
+        while not is_done:
+            more, is_done = parse_answer(probe.recv(PACKET_BYTES))
+            found += more
+        return found
+    finally:
+        probe.close()
+
+
+def parse_answer(data: bytes) -> tuple[list[tuple[int, int, str, int]], bool]:
+    """Return the addresses in one answer of the kernel, as `_ask_kernel`, and whether it is the last one.
+
+    Raises:
+        OSError: The kernel refuses.
+    """
+    found: list[tuple[int, int, str, int]] = []
+    while data:
+        size, kind, *_ = _HEADER.unpack_from(data)
+        if kind == ERROR:
+            raise OSError("the kernel does not list addresses")
+        if kind == DONE:
+            return found, True
+        family, length, _, _, index = _ADDRESS.unpack_from(data, _HEADER.size)
+        rest, values = data[_HEADER.size + _ADDRESS.size : size], dict[int, bytes]()
+        while rest:
+            part, name = _ATTRIBUTE.unpack_from(rest)
+            values[name] = rest[_ATTRIBUTE.size : part]
+            rest = rest[part + 3 & ~3 :]
+        own = values.get(IFA_LOCAL) or values.get(IFA_ADDRESS)
+        if own:
+            found.append((family, index, inet_ntop(family, own), length))
+        data = data[size + 3 & ~3 :]
+    return found, False
 
 
 def parse_addresses(recorded: object) -> Addresses:
@@ -81,58 +113,3 @@ def is_near(address: str, own: str, length: int | None) -> bool:
     length = (24 if ours.version == 4 else 64) if length is None else length
     is_same = (int(wanted) ^ int(ours)) >> ours.max_prefixlen - length == 0
     return wanted.version == ours.version and not ours.is_loopback and is_same
-
-
-def _read_ipv4() -> Iterator[tuple[str, str, int | None]]:
-    """Yield (interface, address, prefix length); an alias (eth0:1) counts as an address of its interface."""
-    probe = socket(AF_INET, SOCK_DGRAM)
-    try:
-        for request in _list_requests(probe):
-            name = os.fsdecode(request[:16].partition(b"\0")[0]).partition(":")[0]
-            yield name, ".".join(map(str, _address(request))), _ask_length(probe, request)
-    finally:
-        probe.close()
-
-
-def _list_requests(probe: socket) -> list[bytes]:
-    """Return a struct ifreq for each address.
-
-    The kernel returns only as many as fit, so after a full buffer we ask again with a larger one.
-    """
-    size = 64 * IFREQ_BYTES
-    while True:
-        buffer = array.array("B", bytes(size))
-        request = struct.pack("iP", size, buffer.buffer_info()[0])
-        length = struct.unpack("iP", fcntl.ioctl(probe.fileno(), SIOCGIFCONF, request))[0]
-        if length < size or size > BUFFER_LIMIT_BYTES:
-            data = buffer.tobytes()
-            return [data[start : start + IFREQ_BYTES] for start in range(0, length, IFREQ_BYTES)]
-        size *= 2
-
-
-def _ask_length(probe: socket, request: bytes) -> int | None:
-    """Return the prefix length of an address; None if its mask is none, or the address is gone."""
-    try:
-        mask = int.from_bytes(_address(fcntl.ioctl(probe.fileno(), SIOCGIFNETMASK, request)), "big")
-    except OSError:
-        return None
-    length = mask.bit_count()
-    return length if mask == (1 << 32) - (1 << 32 - length) else None
-
-
-def _address(request: bytes) -> bytes:
-    return request[20:24]
-
-
-def _read_if_inet6() -> str:
-    try:
-        with open(IF_INET6, "rb") as file:
-            return os.fsdecode(file.read())
-    except OSError:
-        return ""  # no IPv6 in this kernel
-
-
-def parse_if_inet6(text: str) -> list[tuple[str, str, int]]:
-    """Return (interface, address, prefix length) of each line of /proc/net/if_inet6."""
-    lines = [words for words in map(str.split, text.splitlines()) if len(words) == 6 and len(words[0]) == 32]
-    return [(words[5], inet_ntop(AF_INET6, bytes.fromhex(words[0])), int(words[2], 16)) for words in lines]

@@ -199,27 +199,21 @@ class Host:
 
         Both are reserved as long as this object exists: see `launcher.machine.ports`.
         """
-        if not self._port:
-            from launcher.core.model import DEFAULT_PORT
-            from launcher.machine.ports import hold_pair
-
-            try:
-                self._port, self._held = hold_pair()
-            except OSError:  # if we may not open sockets, nothing will listen and any number will do
-                self._port = DEFAULT_PORT
-        return self._port
+        return self._port or self.renew_port()
 
     def renew_port(self) -> int:
         """Reserve another free port and return it, as `free_port` does from now on."""
+        from launcher.core.model import DEFAULT_PORT
         from launcher.machine.ports import hold_pair
 
         last = self._held
         try:
             self._port, self._held = hold_pair()
-        except OSError:
-            return self.free_port()
-        for one in last:  # only now: the new port is another one
-            one.close()
+        except OSError:  # if we may not open sockets, nothing will listen and any number will do
+            self._port = self._port or DEFAULT_PORT
+        else:
+            for one in last:  # only now: the new port is another one
+                one.close()
         return self._port
 
     def find_version(self, python: str | None, environ: Mapping[str, str], name: str) -> str | None:

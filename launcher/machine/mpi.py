@@ -17,6 +17,7 @@ import os
 from launcher.core.errors import LauncherError, make_error
 from launcher.core.frozen import frozen
 from launcher.core.redact import printable, quote
+from launcher.machine.pythons import find_program
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -87,14 +88,12 @@ def find_mpi(environ: Mapping[str, str]) -> Mpi | None:
     Raises:
         Unavailable: It does not report its version, or is of an unknown family.
     """
-    import shutil
     import subprocess
 
-    found = (shutil.which(name, path=environ.get("PATH", os.defpath)) for name in NAMES)
-    path = next((name for name in found if name), None)
+    path = next(filter(None, (find_program(name, environ) for name in NAMES)), None)
     if path is None:
         return None
-    path = _beside_its_daemons(os.path.abspath(path))
+    path = _beside_its_daemons(path)
     try:
         done = subprocess.run(
             [path, "--version"],
@@ -114,8 +113,7 @@ def list_starters(environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return the starters on PATH: mpirun or else mpiexec of each folder, without repeats. Runs nothing."""
     found: dict[str, str] = {}
     for folder in environ.get("PATH", os.defpath).split(os.pathsep):
-        paths = (os.path.join(os.path.abspath(folder), name) for name in NAMES)
-        path = next((path for path in paths if os.path.isfile(path) and os.access(path, os.X_OK)), None)
+        path = next(filter(None, (find_program(name, {"PATH": folder}) for name in NAMES)), None)
         if folder and path:
             found.setdefault(os.path.realpath(path), path)
     return tuple(found.values())

@@ -15,7 +15,7 @@ import re
 
 from launcher.core.frozen import frozen
 from launcher.machine.mpi import MPICH, OPEN_MPI
-from launcher.machine.pythons import import_folders
+from launcher.machine.pythons import import_folders, list_installed, list_names
 from launcher.machine.whole import open_file
 
 TYPE_CHECKING = False
@@ -77,14 +77,8 @@ def parse_packages(recorded: object) -> tuple[Package, ...] | None:
 
 
 def _installed(folder: str) -> Iterator[Package]:
-    try:
-        names = sorted(os.listdir(folder or "."))
-    except OSError:
-        return
-    for entry in names:
-        name, dash, version = entry.removesuffix(".dist-info").partition("-")
-        name = name.lower().replace(".", "_")
-        if dash and entry.endswith(".dist-info") and name in WANTED:
+    for name, version in list_installed(folder or "."):
+        if name in WANTED:
             yield Package(name, version, folder, _built_for(folder, name))
 
 
@@ -92,20 +86,14 @@ def _built_for(folder: str, name: str) -> str:
     """Return the MPI family whose library a package's binaries need; empty unless it is exactly one."""
     if name not in BUILT_FOR_MPI:
         return ""
-    files = [file for part in BUILT_FOR_MPI[name] for file in _binaries(os.path.join(folder, part))]
+    places = [os.path.join(folder, part) for part in BUILT_FOR_MPI[name]]
+    files = [os.path.join(place, file) for place in places for file in list_names(place) if ".so" in file]
     try:
         needed = {name for file in files for name in _find_mpi(file)}
     except OSError:
         return ""
     families = {FAMILIES.get(name.decode("ascii"), "") for name in needed}
     return families.pop() if len(families) == 1 else ""
-
-
-def _binaries(folder: str) -> list[str]:
-    try:
-        return [os.path.join(folder, entry) for entry in os.listdir(folder) if ".so" in entry]
-    except OSError:
-        return []
 
 
 def _find_mpi(path: str) -> set[bytes]:

@@ -113,9 +113,15 @@ def _is_ours(path: str) -> bool:
 
 def _versions(folder: str, package: str) -> Iterator[str]:
     if os.path.isfile(os.path.join(folder, package, "__init__.py")):
-        start, end = f"{package}-", ".dist-info"
-        names = sorted(name for name in _list(folder) if name.startswith(start) and name.endswith(end))
-        yield next((name.removeprefix(start).removesuffix(end) for name in names), UNNAMED)
+        yield next((version for name, version in list_installed(folder) if name == package), UNNAMED)
+
+
+def list_installed(folder: str) -> Iterator[tuple[str, str]]:
+    """Yield name and version of each package with metadata in a folder, the name as in an import."""
+    for entry in sorted(list_names(folder)):
+        name, dash, version = entry.removesuffix(".dist-info").partition("-")
+        if dash and entry.endswith(".dist-info"):
+            yield name.lower().replace(".", "_"), version
 
 
 def _site_folders(path: str, environ: Mapping[str, str]) -> list[str] | None:
@@ -148,7 +154,7 @@ def _version_of(real: str, prefix: str, config: Mapping[str, str]) -> str | None
         return named
     if "version" in config:
         return ".".join(config["version"].split(".")[:2])
-    names = _list(os.path.join(prefix, "lib"))
+    names = list_names(os.path.join(prefix, "lib"))
     found = [version for version in map(_read_version, names) if version is not None]
     return found[0] if len(found) == 1 else None
 
@@ -179,7 +185,7 @@ def _linked(folder: str) -> Iterator[str]:
     Source:
         setuptools, command/editable_wheel.py (83): a finder has one line ``MAPPING: ... = {'name': 'path'}``.
     """
-    for name in sorted(_list(folder)):
+    for name in sorted(list_names(folder)):
         if name.endswith(".pth"):
             yield from (line for line in _lines(os.path.join(folder, name)) if line.startswith("/"))
         elif name.startswith("__editable___") and name.endswith("_finder.py"):
@@ -190,7 +196,7 @@ def _linked(folder: str) -> Iterator[str]:
                 yield from (os.path.dirname(path) for one, path in pairs if os.path.basename(path) == one)
 
 
-def _list(folder: str) -> list[str]:
+def list_names(folder: str) -> list[str]:
     """Return the names in a folder; empty if it cannot be listed, as Python ignores such a folder too."""
     try:
         return os.listdir(folder)

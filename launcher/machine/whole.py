@@ -25,20 +25,16 @@ def read_whole(path: str, limit_bytes: int, pipe_s: float = 0.0) -> bytes:
         OSError: It cannot be read, is another kind of file, or is a pipe that does not end within ``pipe_s``
             seconds.
     """
-    fd = open_file(path, is_pipe_meant=pipe_s > 0)
-    try:
-        return _read(fd, limit_bytes + 1, time.monotonic() + pipe_s, pipe_s)
-    finally:
-        os.close(fd)
+    return _read(open_file(path, is_pipe_meant=pipe_s > 0), limit_bytes + 1, pipe_s)
 
 
-def open_file(path: str, *, is_pipe_meant: bool = False) -> int:
+def open_file(path: str, *, is_pipe_meant: bool = False, at: int | None = None) -> int:
     """Return a non-blocking descriptor of a regular file, or of a pipe if ``is_pipe_meant``.
 
     Raises:
         OSError: It cannot be opened, or is another kind of file.
     """
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY, dir_fd=at)
     kind = os.fstat(fd).st_mode
     if stat.S_ISREG(kind) or (stat.S_ISFIFO(kind) and is_pipe_meant):
         return fd
@@ -61,19 +57,17 @@ def read_guarded(path: str, limit_bytes: int, *, of_system: bool) -> bytes:
     folder, name = os.path.split(path)
     place = os.open(folder or ".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY, dir_fd=place)
+        fd = open_file(name, at=place)
         try:
-            found = os.fstat(fd)
-            if not stat.S_ISREG(found.st_mode):
-                raise OSError(errno.EINVAL, "not a regular file")
             if of_system:
                 _refuse_shared(place, "its folder")
                 _refuse_shared(fd, "it")
-            elif found.st_mode & stat.S_IWOTH:
+            elif os.fstat(fd).st_mode & stat.S_IWOTH:
                 raise OSError(errno.EPERM, "all users can write it")
-            return _read(fd, limit_bytes + 1, time.monotonic(), 0.0)
-        finally:
+        except OSError:
             os.close(fd)
+            raise
+        return _read(fd, limit_bytes + 1)
     finally:
         os.close(place)
 
@@ -108,14 +102,18 @@ def read_own(path: str, limit_bytes: int) -> bytes:
     Raises:
         OSError: It is not such a file, or cannot be read: see `launcher.core.files.open_own`.
     """
-    fd = open_own(path)
+    return _read(open_own(path), limit_bytes + 1)
+
+
+def _read(fd: int, size: int, pipe_s: float = 0.0) -> bytes:
+    """Return what is read from a descriptor, and close it."""
     try:
-        return _read(fd, limit_bytes + 1, time.monotonic(), 0.0)
+        return _read_open(fd, size, time.monotonic() + pipe_s, pipe_s)
     finally:
         os.close(fd)
 
 
-def _read(fd: int, size: int, deadline: float, pipe_s: float) -> bytes:
+def _read_open(fd: int, size: int, deadline: float, pipe_s: float) -> bytes:
     data = b""
     while len(data) < size:
         try:

@@ -203,9 +203,10 @@ class MeetingWatch:
         if self._planned.required:
             self._end(self.unmet)
         else:
-            from launcher.failure.reason import NEVER_MET_FIX
+            from launcher.failure.symptoms import make_cause
 
-            self._say(f"warning: [never-met] {self.unmet}; fix: {NEVER_MET_FIX}", "never-met")
+            fix = make_cause("unmet", what=self.unmet).fix
+            self._say(f"warning: [never-met] {self.unmet}; fix: {fix}", "never-met")
 
     def _describe(self, age: float) -> str:
         """Return a message about what was not seen."""

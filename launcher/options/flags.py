@@ -32,7 +32,7 @@ class Flag:
     ``parse`` turns text into the value and raises `Malformed`; None marks a switch. ``--no-dest`` turns a
     ``negatable`` switch off; its default is neither on nor off. ``pet``: torchrun's variable ``PET_DEST``
     also sets the flag, with the lowest priority. (Facts do not have this mark: for them
-    `launcher.sources.torch_agent` reads PET_* as values of the platform and not of the user.)
+    `launcher.sources.torch_env` reads PET_* as values of the platform and not of the user.)
     ``secret``: messages never quote the value. For the other fields see the table.
     """
 

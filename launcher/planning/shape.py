@@ -90,27 +90,23 @@ def decide_shape(
     unnamed, request = request, _name_tensorflow(request, script, environ)
     gathered = _gather(environ, host, options, leads=request.leads)
     evidence = gathered.evidence
-    ledger = open_ledger(evidence, request.options)
+
+    def is_own(*names: str) -> bool:
+        return is_called(host, *names)
+
+    ledger = open_ledger(evidence, request.options, is_own)
     counts = any(isinstance(claim.value, str) for claim in ledger.about(Fact.PROCESSES_PER_NODE))
     machine = read_machine(host, environ, counts=counts)
     starter = request.starter or table.name_roles(options) or None
     if not request.leads:
         evidence = seal_lone_world(ledger, evidence, gathered.around)
-        ledger = ledger if evidence is gathered.evidence else open_ledger(evidence, request.options)
-
-    def is_own(*names: str) -> bool:
-        return is_called(host, *names)
-
+        ledger = ledger if evidence is gathered.evidence else open_ledger(evidence, request.options, is_own)
     if not request.leads and any(options.get(dest) for dest in NAMED_NODES):
         from launcher.engines.counts import check_counts
 
         check_counts(request, outer, evidence, machine, starter, is_own)
     allocation, ledger = decide(
-        ledger,
-        machine,
-        is_own=is_own,
-        starts_processes=starter is not None,
-        starts_job=request.starts_job,
+        ledger, machine, starts_processes=starter is not None, starts_job=request.starts_job
     )
     if options.number("spares", 0):
         allocation = take_seat(allocation, options, seats)

@@ -9,7 +9,6 @@ WITHDRAWN = "withdrawn"
 DUE = "due"
 """The processes must be told now."""
 STATUS_WORDS = "was preempted"
-FIX = "start the same command again: it continues from the last checkpoint"
 MARGIN_S = 10.0
 """Seconds added to the grace: for our own messages, the way to the other nodes, and small clock
 differences."""

@@ -36,19 +36,16 @@ class SourceRow:
 
     def is_marked(self, environ: Mapping[str, str]) -> bool:
         """Whether a marker is among some variables, none of which is empty."""
-        if not environ.keys().isdisjoint(self.markers):
-            return True
         starts = tuple(marker[:-1] for marker in self.markers if marker.endswith("*"))
         ends = tuple(marker[1:] for marker in self.markers if marker.startswith("*"))
-        stars = bool(starts or ends)
-        return stars and any(name.startswith(starts) or name.endswith(ends) for name in environ)
+        is_like = (starts or ends) and any(name.startswith(starts) or name.endswith(ends) for name in environ)
+        return bool(is_like) or not environ.keys().isdisjoint(self.markers)
 
 
 MARKERS = {block.name: expand(block.words("markers")) for block in rows.SOURCES}
 MARKERS |= {"node_names": rows.NODE_MARKERS, "signs": signs.MARKERS}
-TABLE = tuple(
-    SourceRow(b.name, MARKERS[b.name], b.fields.get("read", f"{b.name}.read")) for b in rows.SOURCES
-)
+READS = {block.name: block.fields.get("read", f"{block.name}.read") for block in rows.SOURCES}
+TABLE = tuple(SourceRow(name, MARKERS[name], read) for name, read in READS.items())
 
 
 @frozen

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from launcher.core.environ import is_loopback
 from launcher.core.model import Fact, Scope, Trust
-from launcher.core.mpi import STARTED
 from launcher.machine.network import read_routes
 from launcher.sources import MARKERS
 from launcher.sources.reader import Reader
@@ -25,7 +24,7 @@ SHARED = ("172.17.0.1", "169.254.")
 
 def read(reader: Reader) -> None:
     """Claim the number of nodes, this node's rank with the main node first, and the main node's address."""
-    if any(reader.has(name) for name in STARTED):  # it numbers the ranks, e.g. mpirun on the main node
+    if reader.is_started():  # it numbers the ranks, e.g. mpirun on the main node
         several = (reader.integer(NODE_COUNT, 1) or 1) > 1
         reader.several += [reader.origin(NODE_COUNT)] if several else []
         return
@@ -33,8 +32,7 @@ def read(reader: Reader) -> None:
     count = reader.claim_int(Fact.NODE_COUNT, NODE_COUNT)
     index, main = reader.integer(NODE_INDEX), reader.integer(MAIN_INDEX)
     if count is None:
-        name = next(name for name in NAMES if reader.has(name))
-        reader.sign(name, f"pass {NODE_COUNT} into the container too, or {FLAGS}")
+        reader.sign(reader.first(*NAMES) or "", f"pass {NODE_COUNT} into the container too, or {FLAGS}")
     elif main is not None and main >= count:
         reader.malformed(MAIN_INDEX, f"an index below {NODE_COUNT}")
         return
@@ -54,13 +52,10 @@ def _claim_own(reader: Reader) -> None:
 
     It is the address at which the other nodes reach this one, the main node.
     """
-    found = {
-        name: [a for a in addresses if ":" not in a and not is_loopback(a) and not a.startswith(SHARED)]
-        for name, addresses in reader.host.addresses().items()
-    }
-    usable = [name for name, addresses in found.items() if addresses]
-    if len(usable) > 1:
+    known = [(name, one) for name, addresses in reader.host.addresses().items() for one in addresses]
+    usable = [(n, a) for n, a in known if ":" not in a and not is_loopback(a) and not a.startswith(SHARED)]
+    if len(dict(usable)) > 1:
         routes = read_routes(reader.host)
-        usable = [name for name in usable if "default" in routes.get(name, ())]
-    if usable:
-        reader.claim(Fact.MASTER_ADDR, found[usable[0]][0], "own address of the main node", Trust.DERIVED)
+        usable = [(name, one) for name, one in usable if "default" in routes.get(name, ())]
+    for _, address in usable[:1]:
+        reader.claim(Fact.MASTER_ADDR, address, "own address of the main node", Trust.DERIVED)

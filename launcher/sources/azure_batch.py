@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from launcher.core.environ import Malformed, each_once
 from launcher.core.model import Fact, Scope, Trust
-from launcher.core.mpi import STARTED
 from launcher.sources import MARKERS
 from launcher.sources.reader import Reader
 
@@ -36,7 +35,7 @@ def read(reader: Reader) -> None:
         reader.malformed(MASTER_NODE, f"one of {name}")
     elif hosts:
         _claim_nodes(reader, hosts, name, hosts.index(master) if master is not None else None)
-    elif reader.has(MASTER_NODE) or reader.has(IS_MASTER):  # only a multi-instance task has either
+    elif reader.has(MASTER_NODE, IS_MASTER):  # only a multi-instance task has either
         name = MASTER_NODE if master is not None else IS_MASTER
         reader.sign(name, f"set {HOST_LIST}, or pass --nnodes N --node-rank R --master-addr HOST")
 
@@ -50,6 +49,12 @@ def _parse_nodes(text: str) -> tuple[str, ...]:
     return hosts
 
 
+def _parse_bool(text: str) -> bool:
+    if text not in ("true", "false"):
+        raise Malformed("true or false")
+    return text == "true"
+
+
 def _claim_nodes(reader: Reader, hosts: tuple[str, ...], name: str, master: int | None) -> None:
     """Claim the nodes with the master first, and our own position among them.
 
@@ -60,7 +65,9 @@ def _claim_nodes(reader: Reader, hosts: tuple[str, ...], name: str, master: int 
         master: Index of AZ_BATCH_MASTER_NODE in ``hosts``; None if that is not set.
     """
     places = [place for place, host in enumerate(hosts) if host in reader.host.own_addresses()]
-    own, is_master = places[0] if len(places) == 1 else None, _read_is_master(reader)
+    # A starter may have passed on the head node's value
+    is_master = None if reader.is_started() else reader.parsed(IS_MASTER, _parse_bool)
+    own = places[0] if len(places) == 1 else None
     if own is not None and None not in (master, is_master) and (own == master) != is_master:
         reader.contradict(IS_MASTER, MASTER_NODE, f"{reader.origin(MASTER_NODE)}, here is {hosts[own]}")
         return
@@ -79,19 +86,10 @@ def _claim_nodes(reader: Reader, hosts: tuple[str, ...], name: str, master: int 
     ordered = (hosts[master], *(host for host in hosts if host != hosts[master]))
     reader.claim_hosts(ordered, name, master=Trust.DERIVED)
     if own is not None:
-        is_ours = len(hosts) > 1 and hosts[own] not in reader.host.own_addresses()
+        is_ours = len(hosts) > 1 and own not in places
         origin = IS_MASTER if is_ours else f"own address {hosts[own]} in {name}"
         reader.claim(Fact.NODE_RANK, ordered.index(hosts[own]), origin, Trust.DERIVED)
     else:
-        found = f"{'several' if places else 'none'} of this node's addresses"
-        reader.note(f"{found} are in {name}, so it gives no node rank")
-        fix = "pass --node-rank R, this node's index with the master first"
-        reader.sign(name, f"{found} are in the list: {fix}")
-
-
-def _read_is_master(reader: Reader) -> bool | None:
-    # A starter may have passed on the head node's value
-    text = None if any(reader.has(starter) for starter in STARTED) else reader.text(IS_MASTER)
-    if text not in (None, "true", "false"):
-        reader.malformed(IS_MASTER, "true or false")
-    return {"true": True, "false": False}.get(text or "")
+        found = f"{'several' if places else 'none'} of this node's addresses are in"
+        reader.note(f"{found} {name}, so it gives no node rank")
+        reader.sign(name, f"{found} the list: pass --node-rank R, this node's index with the master first")

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from launcher.core.environ import Malformed, each_once, is_loopback, parse_host_port, parse_json
 from launcher.core.model import Fact, Scope, Trust
-from launcher.core.mpi import STARTED
 from launcher.sources import MARKERS, torch_env
 from launcher.sources.reader import Reader
 
@@ -42,7 +41,7 @@ def read(reader: Reader) -> None:
             reader.malformed(DISTRIBUTED_CONFIG, f"host_list to hold {error}")
     if isinstance(rank, str) and rank.endswith(RANK_NAMES):
         reader.claim_int(Fact.NODE_RANK, rank)
-    if reader.has(NODE_RANK) or reader.has(DISTRIBUTED_CONFIG):
+    if reader.has(NODE_RANK, DISTRIBUTED_CONFIG):
         reader.starts = Scope.NODE
     if reader.text("AMLARC_NUM_PS") in (None, "0"):
         reader.claim_int(Fact.NODE_COUNT, WORKER_COUNT)
@@ -76,7 +75,7 @@ def _check_index(reader: Reader) -> None:
     """Report a task index that is neither the rank of this process, nor that of the node that started it."""
     index = reader.integer(TASK_INDEX)
     named = [name for name in (torch_env.RANK, torch_env.NODE_RANK, NODE_RANK) if reader.has(name)]
-    of_starter = any(map(reader.has, STARTED)) or reader.text(TASK_TYPE) not in (None, "worker")
+    of_starter = reader.is_started() or reader.text(TASK_TYPE) not in (None, "worker")
     if index is None or named in ([], [torch_env.RANK]) or of_starter:
         return  # a starter passes on the index of its own node
     if index not in map(reader.integer, named):

@@ -12,6 +12,7 @@ from __future__ import annotations
 from launcher.core.model import Fact, Trust
 from launcher.sources import MARKERS
 from launcher.sources.reader import Reader
+from launcher.sources.signs import FIXES
 
 RANK, ELASTIC = MARKERS["horovod"]
 SIZE = "HOROVOD_SIZE"
@@ -22,23 +23,16 @@ OF_NODES = ((Fact.NODE_RANK, "HOROVOD_CROSS_RANK"), (Fact.NODE_COUNT, "HOROVOD_C
 def read(reader: Reader) -> None:
     """Claim rank and sizes as stated, and the node if this is the first process on it."""
     if reader.text(ELASTIC) == "1":
-        reader.sign(
-            ELASTIC, "ranks of an elastic job come later, and change: horovodrun -np N without --min-np"
-        )
+        reader.sign(ELASTIC, FIXES["elastic"])
         return
     _, size, local_rank, local_size = reader.claim_process(NUMBERS)
     (_, cross_rank), (_, cross_size) = OF_NODES
     index, count = reader.integer(cross_rank), reader.integer(cross_size)
-    for number, name, limit, other in (
-        (index, cross_rank, count, cross_size),
-        (count, cross_size, size, SIZE),
-    ):
-        if number is not None and limit is not None and number + (name == cross_rank) > limit:
-            reader.contradict(name, other, f"{reader.origin(other)}: expected a higher number")
+    if index is not None and count is not None and index >= count:
+        reader.contradict(cross_rank, cross_size, f"{reader.origin(cross_size)}: expected a higher number")
+    if count is not None and size is not None and count > size:
+        reader.contradict(cross_size, SIZE, f"{reader.origin(SIZE)}: expected a higher number")
     if local_rank == 0:
         reader.claim_numbers(OF_NODES, Trust.DERIVED)
     if size != local_size:
-        reader.note(
-            "horovodrun does not pass rank 0's address to the processes: "
-            "set MASTER_ADDR, or pass --master-addr HOST"
-        )
+        reader.note(FIXES["horovodrun"])

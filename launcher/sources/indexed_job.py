@@ -11,25 +11,16 @@ pkg/util/placement.
 from __future__ import annotations
 
 from launcher.core.environ import is_host
-from launcher.core.errors import make_problem
 from launcher.core.model import Fact, Scope, Trust
-from launcher.core.mpi import STARTED
 from launcher.sources.reader import Reader
+from launcher.sources.signs import FIXES
 
 INDEX = "JOB_COMPLETION_INDEX"
 OF_POD = ("PET_NNODES", "PROCESS_ID", "JAX_PROCESS_ID", "TF_CONFIG")
 """Variables in which an operator says more of the pods: beside them, index 0 may be the only one."""
-OTHERS = (*OF_POD, *STARTED)
-"""Variables made for a whole job, which may have several parts that each have an index 0: with one of them
-set, the index is not claimed."""
 RANKS = ("RANK", "NODE_RANK", "PET_NODE_RANK")
 """Variables in which a template may give a pod its rank; in the later Jobs of a JobSet it is above the
 index."""
-FIX = (
-    f"pass --nnodes N --node-rank ${INDEX} --master-addr HOST (in a JobSet of several Jobs "
-    f"--node-rank $((J * PODS + {INDEX})): J from 0 for the pod's Job, PODS in each Job), "
-    "or --nnodes 1 if each pod is a job of its own"
-)
 HOSTS_FILE = "/etc/hosts"
 """The kubelet writes the pod's full name into this file, if it has one: address, full name, name."""
 
@@ -41,35 +32,26 @@ def read(reader: Reader) -> None:
     nothing.
     """
     index = reader.integer(INDEX)
-    reader.sign(INDEX, FIX, of_nodes=index != 0 or not any(reader.has(name) for name in OF_POD))
+    reader.sign(INDEX, FIXES["indexed-job"], of_nodes=index != 0 or not reader.has(*OF_POD))
     if index is None or reader.node_count == 1:
         return
     reader.set_least(index, INDEX)  # the ranks of a JobSet continue from Job to Job
     ranks = {name: rank for name in RANKS if (rank := reader.integer(name)) is not None}
-    told = next((name for name, rank in ranks.items() if rank < index), "")
-    if told:
-        source, value, at = reader.source, reader.origin(told), reader.origin(INDEX)
-        reader.problems.append(make_problem("other-index", source=source, value=value, index=at, name=told))
-    stem, _, number = reader.host.hostname().partition(".")[0].rpartition("-")
+    for told in [name for name, rank in ranks.items() if rank < index][:1]:
+        reader.refuse("other-index", told, index=reader.origin(INDEX))
+    stem, _, number = reader.own_name().rpartition("-")
     of_job = stem.rpartition("-")[2] if number == str(index) else ""
-    if any(reader.has(name) for name in OTHERS) or (of_job.isdecimal() and ranks):
+    # Variables for a whole job may be those of several parts that each have an index 0
+    if reader.has(*OF_POD) or reader.is_started() or (of_job.isdecimal() and ranks):
         return
     if reader.node_count is not None and of_job.isdecimal() and of_job.strip("0"):
-        reader.note(
-            f"{reader.host.hostname()} may be of a later Job of a JobSet: {INDEX} is not the node's then"
-        )
+        pod = reader.host.hostname()
+        reader.note(f"{pod} may be of a later Job of a JobSet: {INDEX} is not the node's then")
         return
     reader.starts = Scope.NODE
     reader.claim(Fact.NODE_RANK, index, INDEX)
-    if number == str(index):
-        _claim_master(reader, f"{stem}-{index}", f"{stem}-0")
-
-
-def _claim_master(reader: Reader, own: str, first: str) -> None:
-    for line in (reader.host.read_text(HOSTS_FILE) or "").splitlines():
-        words = line.split()
-        if len(words) == 3 and words[2] == own and words[1].startswith(f"{own}."):
-            address = first + words[1].removeprefix(own)
-            if is_host(address):
-                reader.claim(Fact.MASTER_ADDR, address, f"{own} in {HOSTS_FILE}, index 0", Trust.DERIVED)
-                return
+    own, text = f"{stem}-{index}", reader.host.read_text(HOSTS_FILE) or ""
+    names = [words[1] for words in map(str.split, text.splitlines()) if len(words) == 3 and words[2] == own]
+    pods = [name for name in names if number == str(index) and name.startswith(f"{own}.")]
+    for address in [*filter(is_host, (f"{stem}-0{name.removeprefix(own)}" for name in pods))][:1]:
+        reader.claim(Fact.MASTER_ADDR, address, f"{own} in {HOSTS_FILE}, index 0", Trust.DERIVED)

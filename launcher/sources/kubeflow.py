@@ -44,13 +44,13 @@ def read(reader: Reader) -> None:
             reader.claim(Fact.MASTER_ADDR, reader.host.hostname(), "name of this pod, the master's own")
     for names in JAX:
         named = (*names, COORDINATOR_PORT) if names is JAX[0] else names
-        if sum(reader.has(name) for name in named) > 1:  # a single one may be unrelated: its name is common
-            _read_jax(reader, *names, is_pod=names is JAX[0] or reader.has(KUBERNETES) or reader.has(INDEX))
+        if sum(map(reader.has, named)) > 1:  # a single one may be unrelated: its name is common
+            _read_jax(reader, *names, is_pod=names is JAX[0] or reader.has(KUBERNETES, INDEX))
             return
         index, count, coordinator = names
         reader.claim_host(Fact.MASTER_ADDR, coordinator)
         is_several = reader.has(count) and (reader.integer(count) or 2) > 1
-        if is_several and (reader.has(KUBERNETES) or reader.has(COORDINATOR_PORT)):
+        if is_several and reader.has(KUBERNETES, COORDINATOR_PORT):
             reader.sign(count, f"pass {index} and {coordinator} too, or {FLAGS}")
 
 
@@ -65,17 +65,16 @@ def _read_jax(reader: Reader, index: str, count: str, coordinator: str, *, is_po
 
 
 def _read_pods(reader: Reader) -> None:
-    if not reader.has(NODES):
-        for name in reader.matching("PET_", ""):
-            reader.sign(name, f"pass {NODES} too, or {FLAGS}")  # WORLD_SIZE counts processes
-            return
-        reader.claim_int(Fact.NODE_COUNT, WORLD_SIZE)  # the operator before PET_*: one process per pod
-        return
-    world = reader.integer(WORLD_SIZE, 1)
-    try:
-        expected = parse_int(reader.text(NODES) or "", 1) * parse_int(reader.text(PROCESSES) or "1", 1)
-    except Malformed:
-        return  # "auto" counts as 1 in WORLD_SIZE, so it cannot be compared
-    if world not in (None, expected):
-        what = f"{reader.origin(NODES)} x {reader.origin(PROCESSES)}"
-        reader.contradict(WORLD_SIZE, PROCESSES, what)
+    others = reader.matching("PET_", "")
+    if not others:  # the operator before PET_*: one process per pod
+        reader.claim_int(Fact.NODE_COUNT, WORLD_SIZE)
+    elif not reader.has(NODES):
+        reader.sign(others[0], f"pass {NODES} too, or {FLAGS}")  # WORLD_SIZE counts processes
+    else:
+        world = reader.integer(WORLD_SIZE, 1)
+        try:
+            expected = parse_int(reader.text(NODES) or "", 1) * parse_int(reader.text(PROCESSES) or "1", 1)
+        except Malformed:
+            return  # "auto" counts as 1 in WORLD_SIZE, so it cannot be compared
+        if world not in (None, expected):
+            reader.contradict(WORLD_SIZE, PROCESSES, f"{reader.origin(NODES)} x {reader.origin(PROCESSES)}")

@@ -13,6 +13,7 @@ from __future__ import annotations
 from launcher.core.model import Fact, Scope
 from launcher.core.mpi import OPEN_MPI, TABLE
 from launcher.sources.reader import Reader
+from launcher.sources.signs import is_above
 
 MARKER = "LAUNCHER_LAUNCHED"
 SAME = (("ROLE_RANK", "RANK"), ("ROLE_WORLD_SIZE", "WORLD_SIZE"), ("MASTER_ADDRESS", "MASTER_ADDR"))
@@ -27,18 +28,15 @@ FACTS = (
 def read(reader: Reader) -> None:
     """Claim the contract of `launcher.frameworks.torch`, unless another starter has started us since."""
     if not has_contract(reader):
-        reader.note(f"{MARKER} without the variables of such a process: left over from another run, not used")
+        note = "without the variables of such a process: left over from another run, not used"
     elif is_left_over(reader):
-        reader.note(
-            f"{MARKER} belongs to an outer process that the launcher started, not to this one: not used"
-        )
+        note = "belongs to an outer process that the launcher started, not to this one: not used"
     else:
         _claim_worker(reader)
         reader.in_order = False  # the outer launcher may have numbered the nodes as mpirun does
-        reader.note(
-            f"{MARKER} is set: this is a process of another launcher run "
-            f"(or a shell into which its variables were exported: unset {MARKER})"
-        )
+        shell = f"a shell into which its variables were exported: unset {MARKER}"
+        note = f"is set: this is a process of another launcher run (or {shell})"
+    reader.note(f"{MARKER} {note}")
 
 
 def read_torchrun(reader: Reader) -> None:
@@ -48,7 +46,9 @@ def read_torchrun(reader: Reader) -> None:
     if reader.text(AGENT_STORE) == NO_STORE and reader.has(MARKER):
         return  # a process of this launcher or a child of one
     names = ", ".join(name for _, name in FACTS if not reader.has(name))
-    if names:
+    if is_above(reader, "LOCAL_WORLD_SIZE", 1) and not (reader.has("RANK") and reader.has("WORLD_SIZE")):
+        _claim_worker(reader)  # one of several on this node: an outer rank is not its own
+    elif names:
         reader.note(f"TORCHELASTIC_RUN_ID without {names}: left over from another run, not used")
     elif is_worker(reader):
         _claim_worker(reader)
@@ -82,19 +82,15 @@ def is_left_over(reader: Reader) -> bool:
         return False
     from launcher.guest import marker
 
+    task = None
+    if reader.has("TF_CONFIG"):
+        from launcher.sources import tensorflow
+
+        task = tensorflow.find_rank(reader.text("TF_CONFIG") or "")
+    is_other = task not in (None, (reader.text("RANK"), reader.text("WORLD_SIZE")))
     local_size = reader.text("LOCAL_WORLD_SIZE")
-    here = [reader.text(family.local_size) for family in TABLE if local_size and family.local_size]
-    if _is_other_task(reader) or any(size not in (None, local_size) for size in here):
+    here = [reader.text(family.local_size) for family in TABLE if local_size]
+    if is_other or any(size not in (None, local_size) for size in here):
         return True
     names = (MARKER, *marker.CONTRACT, *(name for pair in marker.NEARER for name in pair))
     return marker.is_left_over({name: reader.text(name) or "" for name in names})
-
-
-def _is_other_task(reader: Reader) -> bool:
-    """Whether TF_CONFIG has another rank or world size than the contract."""
-    if not reader.has("TF_CONFIG"):
-        return False
-    from launcher.sources import tensorflow
-
-    task = tensorflow.find_rank(reader.text("TF_CONFIG") or "")
-    return task is not None and task != (reader.text("RANK"), reader.text("WORLD_SIZE"))

@@ -12,27 +12,33 @@ from __future__ import annotations
 
 from launcher.core.environ import Malformed, is_host, parse_host
 from launcher.core.model import Fact, Scope, Trust
-from launcher.core.mpi import JSRUN, STARTED
+from launcher.core.mpi import JSRUN
 from launcher.machine.own_names import is_called
 from launcher.sources import MARKERS
-from launcher.sources.reader import Reader
-from launcher.sources.signs import LSF_HOSTS
+from launcher.sources.reader import Reader, short
+from launcher.sources.signs import FIXES, LSF_HOSTS
 
 RANK, TASK = MARKERS["lsf"]
 (SLOTTED, _), (LISTED, _) = LSF_HOSTS
-FIX = (
-    'start one task per host, blaunch -z "HOST1 HOST2" launcher run -- COMMAND, or pass '
-    "--nnodes N --node-rank R --master-addr HOST"
-)
 
 
 def read(reader: Reader) -> None:
     """Claim a process of jsrun by its ranks and sizes, or a task of blaunch as a node."""
     name, slots, is_one_each = _read_slots(reader)
+    number = None if reader.is_started() else reader.integer(TASK, 1)
+    hosts = tuple(dict.fromkeys(slots))
+    here = [index + 1 for index, host in enumerate(hosts) if short(host) == reader.own_name()]
+    is_meant = here == [number] or (is_one_each and not here)
     if reader.has(RANK):
         _read_process(reader)
-    elif not any(reader.has(starter) for starter in STARTED):
-        _read_task(reader, name, tuple(dict.fromkeys(slots)), is_one_each=is_one_each)
+    elif number is not None and not hosts:
+        reader.sign(TASK, f"pass {LISTED} too, which LSF gives to every task; or {FIXES['blaunch']}")
+    elif number is not None and (number > len(hosts) or name != LISTED or not is_meant):
+        reader.sign(TASK, FIXES["blaunch"])
+    elif number is not None:
+        reader.starts = Scope.NODE
+        reader.claim_hosts(hosts, name, master=Trust.DERIVED)
+        reader.claim(Fact.NODE_RANK, number - 1, f"{reader.origin(TASK)}, counted from 1")
 
 
 def _read_slots(reader: Reader) -> tuple[str, list[str], bool]:
@@ -55,45 +61,15 @@ def _read_slots(reader: Reader) -> tuple[str, list[str], bool]:
 
 def _read_process(reader: Reader) -> None:
     rank, size, _, local_size = reader.claim_process(JSRUN.numbers())
-    hosts = set((reader.text(SLOTTED) or "").split()[::2])
-    first = _find_first(reader)
-    if is_called(reader.host, *hosts):
-        reader.most_nodes = len(hosts) - bool(first) or None
-    if size == local_size:
-        return
-    if not first or (rank == 0 and not _is_here(reader, first)):
-        reader.note(
-            f"jsrun does not name the host of rank 0, and {SLOTTED} does not show that it is the second"
-        )
-        return
-    reader.claim(Fact.MASTER_ADDR, first, f"{SLOTTED}, behind the launch node", Trust.INDIRECT)
-
-
-def _find_first(reader: Reader) -> str:
-    """Return the host after the launch node; empty unless only the launch node has a single slot."""
     words = (reader.text(SLOTTED) or "").split()
     hosts, slots = words[::2], words[1::2]
+    # The launch node, which has no ranks, comes first and alone has a single slot
     is_whole = len(slots) == len(hosts) > 1 and is_host(hosts[1])
-    return hosts[1] if is_whole and slots[0] == "1" and "1" not in slots[1:] else ""
-
-
-def _read_task(reader: Reader, name: str, hosts: tuple[str, ...], *, is_one_each: bool) -> None:
-    number = reader.integer(TASK, 1)
-    if number is None:
-        return
-    if not hosts:
-        reader.sign(TASK, f"pass {LISTED} too, which LSF gives to every task; or {FIX}")
-        return
-    place = number - 1
-    here = [index for index, host in enumerate(hosts) if _is_here(reader, host)]
-    is_meant = here == [place] or (is_one_each and not here)
-    if place >= len(hosts) or name != LISTED or not is_meant:
-        reader.sign(TASK, FIX)
-        return
-    reader.starts = Scope.NODE
-    reader.claim_hosts(hosts, name, master=Trust.DERIVED)
-    reader.claim(Fact.NODE_RANK, place, f"{reader.origin(TASK)}, counted from 1")
-
-
-def _is_here(reader: Reader, host: str) -> bool:
-    return reader.host.hostname().partition(".")[0] == host.partition(".")[0]
+    first = hosts[1] if is_whole and slots[0] == "1" and "1" not in slots[1:] else ""
+    if is_called(reader.host, *hosts):
+        reader.most_nodes = len(set(hosts)) - bool(first) or None
+    if size != local_size and first and (rank != 0 or short(first) == reader.own_name()):
+        reader.claim(Fact.MASTER_ADDR, first, f"{SLOTTED}, behind the launch node", Trust.INDIRECT)
+    elif size != local_size:
+        why = f"and {SLOTTED} does not show that it is the second"
+        reader.note(f"jsrun does not name the host of rank 0, {why}")

@@ -62,9 +62,8 @@ def parse_nodelist(text: str) -> tuple[str, ...]:
         while place <= len(text):
             item = _ITEM.match(text, place)
             if item is None:  # a hyphen at the start: programs would take such a name for an option
-                raise ValueError(
-                    f"expected a name such as n1 or rack[1-2]node[1,3], not {_shown(text[place:])}"
-                )
+                found = _shown(text[place:])
+                raise ValueError(f"expected a name such as n1 or rack[1-2]node[1,3], not {found}")
             names.extend(_expand_item(_PART.findall(item[0]), MAX_NAMES - len(names)))
             place = item.end() + 1
     except ValueError as error:
@@ -92,12 +91,11 @@ def parse_tasks_per_node(text: str) -> tuple[int, ...]:
     for item in text.split(","):
         match = _TASKS.fullmatch(item)
         count, times = (int(match[1]), int(match[2] or 1)) if match else (0, 0)
+        shown = f"task counts {_shown(text)}"
         if count < 1 or times < 1:
-            raise ValueError(
-                f"task counts {_shown(text)}: expected COUNT or COUNT(xNODES), not {_shown(item)}"
-            )
+            raise ValueError(f"{shown}: expected COUNT or COUNT(xNODES), not {_shown(item)}")
         if times > MAX_NAMES - len(counts):
-            raise ValueError(f"task counts {_shown(text)}: more than {MAX_NAMES} nodes")
+            raise ValueError(f"{shown}: more than {MAX_NAMES} nodes")
         counts.extend([count] * times)
     return tuple(counts)
 

@@ -63,7 +63,8 @@ def read(reader: Reader) -> None:
     node = _find_node(daemon, nodes, daemons, place)
     if node is not None:
         reader.claim(Fact.NODE_RANK, node, origin, Trust.DERIVED)
-    if local_size == 1 and _has_larger_nodes(daemon, nodes, place):
+    is_beyond = nodes is None and daemon and rank not in (daemon, daemon - 1)
+    if local_size == 1 and (nodes not in (None, size) or is_beyond):
         reader.starts = Scope.PROCESS  # others run several: starting one per GPU is not up to us
     if _is_master_elsewhere(daemon, node, nodes, place):
         reader.note("rank 0 does not run where mpirun runs: mpirun's address is not the master's")
@@ -118,11 +119,6 @@ class MpiPlace:
     size: int
     local_size: int
 
-    def is_even(self, nodes: int | None) -> bool:
-        """Whether all nodes can run as many processes as this one."""
-        count, rest = divmod(self.size, self.local_size)
-        return rest == 0 and nodes in (None, count)
-
     def can_be_on(self, node: int, nodes: int | None) -> bool:
         """Whether this place can be on that node of a job of any shape, filled node by node or dealt in turn.
 
@@ -142,20 +138,22 @@ class MpiPlace:
         at_most = min(self.local_rank * most + node, self.local_rank + self.size - self.local_size)
         return last + self.local_rank <= self.rank <= at_most
 
+    @property
+    def block(self) -> int | None:
+        """The node of this place if all nodes are full, filled one after the other; None if it is on none."""
+        node, place = divmod(self.rank, self.local_size)
+        return node if place == self.local_rank else None
+
+    @property
+    def dealt(self) -> int | None:
+        """The same if all nodes are full, dealt ranks in turn (--map-by node)."""
+        turn, node = divmod(self.rank, self.size // self.local_size)
+        return node if turn == self.local_rank else None
+
     def is_shuffled(self) -> bool:
         """Whether local ranks are not in the order of ranks (version 5, --map-by numa), as far as we see."""
-        turns = self.size // self.local_size
-        if self.is_in_block(self.rank // self.local_size) or self.is_dealt_to(self.rank % turns):
-            return False
-        return is_by_domain(self.rank, self.local_rank, self.local_size)
-
-    def is_in_block(self, node: int) -> bool:
-        """Whether this place is on that node if all nodes are full, filled one after the other."""
-        return divmod(self.rank, self.local_size) == (node, self.local_rank)
-
-    def is_dealt_to(self, node: int) -> bool:
-        """Whether this place is on that node if all nodes are full, dealt ranks in turn (--map-by node)."""
-        return divmod(self.rank, self.size // self.local_size) == (self.local_rank, node)
+        is_ordered = self.block is not None or self.dealt is not None
+        return not is_ordered and is_by_domain(self.rank, self.local_rank, self.local_size)
 
 
 def _find_node(daemon: int | None, nodes: int | None, daemons: int | None, place: MpiPlace) -> int | None:
@@ -171,20 +169,13 @@ def _find_node(daemon: int | None, nodes: int | None, daemons: int | None, place
         return daemon
     if daemon == 0:
         # version 5 follows the order of --host, so rank 0 can be on another node
-        return 0 if nodes is not None or place.local_rank == place.rank or place.is_dealt_to(0) else None
+        return 0 if nodes is not None or place.local_rank == place.rank or place.dealt == 0 else None
     # mpirun's own node may run no ranks, or in version 5 later ones
     others = 1 if nodes is None and daemons == 2 else nodes
-    beside = ((daemon, nodes), (daemon - 1, others))
-    possible = [node for node, count in beside if place.can_be_on(node, count)]
-    is_known = len(possible) == 1 and (nodes is not None or possible[0] == daemon)
-    return possible[0] if is_known else None
-
-
-def _has_larger_nodes(daemon: int | None, nodes: int | None, place: MpiPlace) -> bool:
-    """Whether other nodes certainly run more processes than this one, which runs one."""
-    if nodes is not None:
-        return nodes != place.size
-    return bool(daemon) and place.rank not in (daemon, (daemon or 0) - 1)
+    is_beside = place.can_be_on(daemon - 1, others)
+    if place.can_be_on(daemon, nodes):
+        return None if is_beside else daemon
+    return daemon - 1 if is_beside and nodes is not None else None
 
 
 def _is_master_elsewhere(daemon: int | None, node: int | None, nodes: int | None, place: MpiPlace) -> bool:
@@ -197,14 +188,15 @@ def _is_master_elsewhere(daemon: int | None, node: int | None, nodes: int | None
         return True
     if place.local_rank == 0 and (daemon == 0) != (place.rank == 0) and 0 in (daemon, place.rank):
         return True
-    if not place.is_even(nodes):
-        return False
+    count, rest = divmod(place.size, place.local_size)
+    if rest or nodes not in (None, count):
+        return False  # not all nodes run as many processes as this one
     if daemon == 0:
         # versions 3 and 4 put mpirun's own node first; 5 follows the order of --host
-        is_here = place.is_in_block(0) or place.is_dealt_to(0)
-        return nodes is None and not is_here and not (place.is_shuffled() and place.rank < place.local_size)
+        is_first = place.is_shuffled() and place.rank < place.local_size
+        return nodes is None and 0 not in (place.block, place.dealt) and not is_first
     # A place dealt in turn can look like one in blocks beside an idle head. If the head is idle, rank 0 stops
-    return node != daemon and place.is_in_block(daemon - 1) and not place.is_dealt_to(daemon)
+    return node != daemon and place.block == daemon - 1 and place.dealt != daemon
 
 
 def _count_daemons(reader: Reader) -> int | None:
@@ -212,27 +204,24 @@ def _count_daemons(reader: Reader) -> int | None:
         if name == DAEMON_COUNT and _is_number(number):
             return int(number)
     # node[1:0-2]@0(3): names, then the indices of their daemons, here three starting at 0
-    total = 0
-    for item in (reader.text(NODE_REGEX) or "").rpartition("@")[2].split(","):
-        first, parenthesis, count = item.removesuffix(")").partition("(")
-        count = count if parenthesis else "1"
-        if item.endswith(")") != bool(parenthesis) or not _is_number(first) or not _is_number(count):
-            return None
-        total += int(count)
-    return total
+    items = (reader.text(NODE_REGEX) or "").rpartition("@")[2].split(",")
+    pairs = [(item if "(" in item else f"{item}(1)").partition("(") for item in items]
+    counts = [count[:-1] for first, _, count in pairs if _is_number(first) and count.endswith(")")]
+    is_whole = len(counts) == len(items) and all(map(_is_number, counts))
+    return sum(map(int, counts)) if is_whole else None
 
 
 def _read_master(reader: Reader, daemon: int | None) -> None:
     # Rank 0 runs where mpirun runs unless it was placed elsewhere: indirect evidence, not a statement
-    if not reader.has(HEAD_URI):
-        _claim_head(reader, _namespace_host(reader.text(NAMESPACE) or ""), NAMESPACE)
-        return
-    addresses = _uri_hosts(reader.text(HEAD_URI) or "")
-    head = next((a for a in addresses if not is_loopback(a) and a != _DOCKER_BRIDGE), "")
-    if daemon and head in _uri_hosts(reader.text(DAEMON_URIS[0]) or ""):
-        reader.note(f"{HEAD_URI} begins with {head}, which this node has too: not the master's")
+    if reader.has(HEAD_URI):
+        addresses, origin = _uri_hosts(reader.text(HEAD_URI) or ""), HEAD_URI
+        host = next((a for a in addresses if not is_loopback(a) and a != _DOCKER_BRIDGE), "")
     else:
-        _claim_head(reader, head, HEAD_URI)
+        host, origin = _namespace_host(reader.text(NAMESPACE) or ""), NAMESPACE
+    if origin == HEAD_URI and daemon and host in _uri_hosts(reader.text(DAEMON_URIS[0]) or ""):
+        reader.note(f"{HEAD_URI} begins with {host}, which this node has too: not the master's")
+    elif is_host(host):
+        reader.claim(Fact.MASTER_ADDR, host, origin, Trust.INDIRECT)
 
 
 def _namespace_host(namespace: str) -> str:
@@ -250,8 +239,3 @@ def _uri_hosts(uri: str) -> list[str]:
         group, _, port = rest.rpartition(":")
         found += group.strip("[]").split(",") if scheme in SCHEMES and _is_number(port) else []
     return [host for host in found if is_host(host)]
-
-
-def _claim_head(reader: Reader, host: str, origin: str) -> None:
-    if is_host(host):
-        reader.claim(Fact.MASTER_ADDR, host, origin, Trust.INDIRECT)

@@ -6,17 +6,10 @@ as unset everywhere: platforms template ``MASTER_ADDR=""`` into images, and no f
 
 from __future__ import annotations
 
-from launcher.core.environ import (
-    COUNT_LIMIT,
-    PORT_LIMIT,
-    Source,
-    parse_host_port,
-    parse_hosts,
-    parse_int,
-    shorten,
-)
+from launcher.core.environ import PORT_LIMIT, Source, parse_host_port, parse_hosts, parse_int, shorten
 from launcher.core.errors import make_problem
 from launcher.core.model import Claim, Fact, Trust
+from launcher.core.mpi import STARTED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,6 +19,12 @@ if TYPE_CHECKING:
     from launcher.machine.host import Host
 
     Parsed = TypeVar("Parsed")
+
+
+def short(host: str) -> str:
+    """Return a host without its domain."""
+    return host.partition(".")[0]
+
 
 AT_LEAST_ONE = (Fact.WORLD_SIZE, Fact.LOCAL_SIZE, Fact.NODE_COUNT, Fact.MASTER_PORT)
 """Numbers that are never 0."""
@@ -64,9 +63,21 @@ class Reader(Source):
         self.names.add(name)
         return value
 
-    def has(self, name: str) -> bool:
-        """Whether a variable is set and not empty."""
-        return self.text(name) is not None
+    def has(self, *names: str) -> bool:
+        """Whether one of some variables is set and not empty."""
+        return self.first(*names) is not None
+
+    def first(self, *names: str) -> str | None:
+        """Return the first of some variables that is set and not empty; None if none is."""
+        return next((name for name in names if self.text(name) is not None), None)
+
+    def is_started(self) -> bool:
+        """Whether a starter numbers the processes (mpirun, srun): it passes on what its own node has."""
+        return self.has(*STARTED)
+
+    def own_name(self) -> str:
+        """Return this node's name, without its domain."""
+        return short(self.host.hostname())
 
     def matching(self, prefix: str, suffix: str) -> list[str]:
         """Return the names of variables that are set and match ``PREFIX?*SUFFIX``, sorted."""
@@ -74,9 +85,9 @@ class Reader(Source):
         names = [n for n in self.environ if n.startswith(prefix) and n.endswith(suffix) and len(n) > least]
         return sorted(name for name in names if self.has(name))
 
-    def unread(self, ends: tuple[str, ...]) -> list[str]:
-        """Return the sorted names of variables with these suffixes that no nearer source has read."""
-        return sorted(n for n in self.environ if n.endswith(ends) and n not in self.read_before)
+    def unread(self, end: str) -> list[str]:
+        """Return the sorted names of variables with a suffix that no nearer source has read."""
+        return sorted(n for n in self.environ if n.endswith(end) and n not in self.read_before)
 
     def parsed(self, name: str, parse: Callable[[str], Parsed]) -> Parsed | None:
         """Return what a function makes of a variable; None if unset, None and a problem if it refuses."""
@@ -89,9 +100,9 @@ class Reader(Source):
             self.malformed(name, str(error))
             return None
 
-    def integer(self, name: str, minimum: int = 0, limit: int = COUNT_LIMIT) -> int | None:
+    def integer(self, name: str, minimum: int = 0, *limit: int) -> int | None:
         """Return a variable as an integer; None if unset, None and a problem if malformed."""
-        return self.parsed(name, lambda text: parse_int(text, minimum, limit))
+        return self.parsed(name, lambda text: parse_int(text, minimum, *limit))
 
     def claim_int(
         self, fact: Fact, name: str, minimum: int | None = None, trust: Trust = Trust.STATED
@@ -100,8 +111,8 @@ class Reader(Source):
 
         ``minimum`` is 1 for counts and ports, and 0 for indices, if it is not given.
         """
-        limit = PORT_LIMIT if fact is Fact.MASTER_PORT else COUNT_LIMIT
-        value = self.integer(name, int(fact in AT_LEAST_ONE) if minimum is None else minimum, limit)
+        limit = (PORT_LIMIT,) if fact is Fact.MASTER_PORT else ()
+        value = self.integer(name, int(fact in AT_LEAST_ONE) if minimum is None else minimum, *limit)
         if value is not None:
             self.claim(fact, value, name, trust)
         return value
@@ -129,9 +140,7 @@ class Reader(Source):
 
     def contradict(self, name: str, other: str, what: str) -> None:
         """Report two variables of which one is wrong; ``what`` describes the other one."""
-        value, source = self.origin(name), self.source
-        found = make_problem("two-variables", source=source, value=value, what=what, name=name, other=other)
-        self.problems.append(found)
+        self.refuse("two-variables", name, what=what, other=other)
 
     def claim_host(self, fact: Fact, name: str, trust: Trust = Trust.STATED) -> str | None:
         """State a fact from a variable with a host; a port after it is dropped."""
@@ -146,13 +155,16 @@ class Reader(Source):
 
     def malformed(self, name: str, expected: str) -> None:
         """Report a variable with a malformed value."""
-        value, source = self.origin(name), self.source
-        found = make_problem("malformed-variable", source=source, value=value, expected=expected, name=name)
-        self.problems.append(found)
+        self.refuse("malformed-variable", name, expected=expected)
 
     def note(self, sentence: str) -> None:
         """Add a note for ``launcher plan``."""
         self.notes.append(sentence)
+
+    def refuse(self, row: str, name: str, **values: object) -> None:
+        """Report the problem of a row of ``errors.txt`` with a variable."""
+        of_name = {"source": self.source, "value": self.origin(name), "name": name}
+        self.problems.append(make_problem(row, **of_name, **values))
 
     def origin(self, name: str) -> str:
         """Return ``NAME='value'`` for a variable that is set, else the text as it is."""

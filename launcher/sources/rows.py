@@ -8,39 +8,30 @@ from __future__ import annotations
 
 from launcher.core import mpi
 from launcher.core.blocks import read_blocks
-from launcher.core.frozen import frozen
 from launcher.core.model import Fact, Scope, Trust
-from launcher.core.mpi import STARTED
 from launcher.sources.reader import Reader
 
-OF_A_PROCESS = ("RANK", "LOCAL_RANK", *STARTED)
-"""If one of these is set, variables that users set too may have been passed on from another process."""
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 WORLD_SIZE = "WORLD_SIZE"
 FIX = "pass --nnodes N --node-rank R"
 
 
-@frozen
 class Names:
-    """The variables of a platform; its fields are described in ``table.txt``."""
+    """The variables of a platform by their fields, which ``table.txt`` describes; empty without a field."""
 
-    family: str
-    count: str
-    index: str
-    hosts: str
-    master: str
-    domain: str
-    port: str
-    gpus: str
-    role: str
-    local_size: str
-    local_rank: str
-    processes: str
-    note: str
+    def __init__(self, fields: Mapping[str, str]) -> None:
+        vars(self).update(fields)
+
+    def __getattr__(self, field: str) -> str:
+        return ""
 
 
 SOURCES = read_blocks("sources/table.txt")
-PLATFORMS = {block.name: block.make(Names) for block in SOURCES if block.fields.get("read") == "rows.read"}
-NODES = tuple(block.make(Names) for block in read_blocks("sources/nodes.txt"))
+PLATFORMS = {block.name: Names(block.fields) for block in SOURCES if block.fields.get("read") == "rows.read"}
+NODES = tuple(Names(block.fields) for block in read_blocks("sources/nodes.txt"))
 NODE_MARKERS = tuple(name for row in NODES for name in (row.count, row.master) if name)
 
 
@@ -53,8 +44,8 @@ def read(reader: Reader) -> None:
         reader.sign(names.role, f"only workers have ranks: start the launcher there, or {FIX}")
     else:
         _claim_nodes(reader, names)
-        if not reader.has(names.count) and not reader.has(names.hosts):
-            name = next(name for name in (names.index, names.role, names.master) if reader.has(name))
+        if not reader.has(names.count, names.hosts):
+            name = reader.first(names.index, names.role, names.master) or ""
             reader.sign(name, f"pass {names.count} into the container too, or {FIX}")
 
 
@@ -63,10 +54,9 @@ def _read_process(reader: Reader, names: Names) -> None:
     family = getattr(mpi, names.family)
     _, size, local_rank, local_size = reader.claim_process(family.numbers())
     reader.confirm(names.local_rank, local_rank, family.local_rank)
-    other = reader.claim_int(Fact.LOCAL_SIZE, names.local_size)
-    local_size = local_size or other
-    reader.claim_int(Fact.NODE_RANK, names.index)
-    nodes = reader.claim_int(Fact.NODE_COUNT, names.count)
+    local_size = reader.claim_int(Fact.LOCAL_SIZE, names.local_size) or local_size
+    of_node = ((Fact.NODE_RANK, names.index), (Fact.NODE_COUNT, names.count))
+    _, nodes = reader.claim_numbers(of_node)
     if size and nodes and nodes in (1, size):  # every node in the count has a task
         local_size = size // nodes
         origin = f"{family.size}={size}, {names.count}={nodes}"
@@ -78,12 +68,11 @@ def _read_process(reader: Reader, names: Names) -> None:
 def read_node(reader: Reader) -> None:
     """Claim the facts of the first platform in `NODES` whose count and index are both set."""
     row = next((row for row in NODES if reader.has(row.count) and reader.has(row.index)), None)
-    if row is None:
-        for row in NODES:
-            _claim_master(reader, row)
-        return
-    is_common = row.processes and not (row.gpus and reader.has(row.gpus))
-    if is_common and any(reader.has(name) for name in OF_A_PROCESS):
+    for other in NODES if row is None else ():
+        _claim_master(reader, other)
+    # Variables that users set too may have been passed on from another process
+    is_common = row is not None and row.processes and not reader.has(row.gpus)
+    if row is None or (is_common and (reader.is_started() or reader.has("RANK", "LOCAL_RANK"))):
         return
     count = _claim_nodes(reader, row)
     if row.processes and count is not None:
@@ -105,11 +94,10 @@ def _claim_nodes(reader: Reader, row: Names) -> int | None:
 
 
 def _claim_master(reader: Reader, row: Names) -> None:
+    prefix, domain = reader.text(row.master), reader.text(row.domain)
     if not row.domain:
         reader.claim_host(Fact.MASTER_ADDR, row.master, Trust.DERIVED)
-        return
-    prefix, domain = reader.text(row.master), reader.text(row.domain)
-    if prefix and domain:
+    elif prefix and domain:
         reader.claim(Fact.MASTER_ADDR, f"{prefix}-0.{domain}", f"{row.master}, {row.domain}", Trust.DERIVED)
 
 

@@ -15,10 +15,9 @@ import re
 
 from launcher.core.environ import Malformed, each_once, parse_json
 from launcher.core.model import Fact, Scope, Trust
-from launcher.core.mpi import STARTED
 from launcher.sources import MARKERS
 from launcher.sources.reader import Reader
-from launcher.sources.signs import FLAGS
+from launcher.sources.signs import FIXES
 
 HOSTS, CURRENT_HOST, *OBJECTS, JOB = MARKERS["sagemaker"]
 """The objects have the same two again, as JSON."""
@@ -29,11 +28,6 @@ GPUS = "SM_NUM_GPUS"
 HETERO = "SM_IS_HETERO"  # several groups of instances, of which some may have no ranks
 GROUPS = "SM_DISTRIBUTION_INSTANCE_GROUPS"
 GROUP, GROUP_HOSTS = "SM_CURRENT_INSTANCE_GROUP", "SM_CURRENT_INSTANCE_GROUP_HOSTS"
-GROUP_FIX = (
-    f"only the hosts of {GROUPS} have ranks, and this is none of them as far as is known: start the launcher "
-    f"there, or {FLAGS}"
-)
-LIST = "a JSON list of hostnames"
 _NUMBER = re.compile(r"\d+", re.ASCII)
 
 
@@ -49,11 +43,11 @@ def read(reader: Reader) -> None:
     if reader.text(HETERO) == "true":
         groups = _read_groups(reader)
         if current not in groups:
-            reader.sign(HETERO, GROUP_FIX)
+            reader.sign(HETERO, FIXES["instance-groups"])
             return
         hosts, origin = groups, GROUPS
     reader.claim_hosts(hosts, origin, master=Trust.DERIVED)
-    if any(reader.has(name) for name in STARTED):
+    if reader.is_started():
         return  # the other two facts are those of mpirun's own node
     name = CURRENT_HOST if reader.has(CURRENT_HOST) else "current_host"
     if current in hosts:
@@ -82,16 +76,15 @@ def _read_objects(reader: Reader, current: str) -> tuple[tuple[str, ...], str, s
     """Return hosts, this node's host and their origin from the first JSON object that has hosts."""
     texts = [(name, reader.text(name)) for name in OBJECTS]
     texts += [(FILE, reader.host.read_text(FILE))] if reader.has(JOB) else []
-    found = [(name, text) for name, text in texts if text]
-    for name, text in found:
+    origin = CURRENT_HOST if current else next((name for name, text in texts if text), "")
+    for name, text in texts:
         try:
-            said = parse_json(text)
-            hosts = _sort_hosts(said["hosts"])
-        except (ValueError, KeyError, TypeError):
+            said = parse_json(text or "")
+            own = said.get("current_host")
+            return _sort_hosts(said["hosts"]), current or (own if isinstance(own, str) else ""), name
+        except (ValueError, KeyError, TypeError, AttributeError):
             continue
-        own = said.get("current_host")
-        return hosts, current or (own if isinstance(own, str) else ""), name
-    return (), current, CURRENT_HOST if current else next((name for name, _ in found), "")
+    return (), current, origin
 
 
 def _parse_hosts(text: str) -> tuple[str, ...]:
@@ -109,7 +102,7 @@ def _sort_hosts(items: object) -> tuple[str, ...]:
         Malformed: They are not a list of host names, or one occurs twice.
     """
     if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
-        raise Malformed(LIST)
+        raise Malformed("a JSON list of hostnames")
     return tuple(sorted(each_once(items), key=_by_number))
 
 

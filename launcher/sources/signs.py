@@ -11,16 +11,15 @@ from __future__ import annotations
 
 from launcher.core.blocks import read_blocks
 from launcher.core.environ import Malformed, is_loopback, parse_int
-from launcher.core.frozen import frozen
 from launcher.core.model import Fact, Trust
-from launcher.core.mpi import JSRUN, OPEN_MPI, expand
+from launcher.core.mpi import JSRUN, expand
 from launcher.machine.own_names import is_called
-from launcher.sources.reader import Reader
-from launcher.sources.rows import NODES
+from launcher.sources.reader import Reader, short
+from launcher.sources.rows import NODES, Names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 NODE_FILE = "PBS_NODEFILE"
 NODE_INDEX = "PBS_NODENUM"
@@ -28,65 +27,40 @@ LSF_HOSTS = (("LSB_MCPU_HOSTS", 2), ("LSB_HOSTS", 1))
 """Host lists, and the number of words in each entry; the first word is the host."""
 LSF_SLOTS = "LSB_DJOB_NUMPROC"
 TF_CONFIG = "TF_CONFIG"
-RSH_AGENT = "OMPI_MCA_plm_rsh_agent"
-KUBEXEC = "/kubexec.sh"
-"""End of the path of the agent with which mpirun reaches the workers of an older MPIJob."""
-RANK_0_HOST = "TORCHX_RANK0_HOST"
 BLOCKS = read_blocks("sources/signs.txt")
 FIXES = {block.name: block.fields["text"] for block in BLOCKS if "text" in block.fields}
-FLAGS, TASK, _, PBS_FIX, LSF_FIX, SCRIPT_FIX, _, MPI_FIX = FIXES.values()
-
-
-LIMITS = {"counts": 1, "sizes": 1, "indices": 0, "ranks": 0}
+FLAGS, PBS_FIX, LSF_FIX = FIXES["flags"], FIXES["pbs"], FIXES["lsf"]
+LIMITS = {"counts": 1, "nodes": 1, "sizes": 1, "indices": 0, "ranks": 0}
 """Kinds of signs that are numbers, and the largest number that is none."""
-KINDS = (*LIMITS, "marks", "parts", "lists")
+KINDS = (*LIMITS, "marks", "parts", "lists", "firsts")
 OF_PROCESSES = ("sizes", "ranks", "parts")
 """Kinds that a job of one node shows, too."""
 
 
-@frozen
-class Signs:
-    """The variables of one platform, each with a kind; `fix` is the text, the others a variable or empty."""
+class Signs(Names):
+    """A block of ``signs.txt``, or of ``nodes.txt``; ``kinds`` are its variables, each with its kind."""
 
-    fix: str
-    kinds: tuple[tuple[str, str], ...]
-    unless: str = ""
-    file: str = ""
+    kinds: tuple[tuple[str, str], ...] = ()
 
 
 def _read_table() -> Iterator[Signs]:
     for block in BLOCKS:
-        if block.name == "nodes":
-            yield from (
-                Signs(TASK, ((row.count, "counts"), (row.index, "indices")))
-                for row in NODES
-                if not row.processes
-            )
-        elif "fix" in block.fields:
-            kinds = tuple((name, kind) for kind in KINDS for name in expand(block.words(kind)))
-            others = (block.fields.get(name, "") for name in ("unless", "file"))
-            yield Signs(FIXES[block.fields["fix"]], kinds, *others)
+        rows = [row for row in NODES if not row.processes] if block.name == "nodes" else []
+        yield from (_make({"fix": "task", "counts": row.count, "indices": row.index}) for row in rows)
+        if "fix" in block.fields:
+            yield _make(block.fields)
+
+
+def _make(fields: Mapping[str, str]) -> Signs:
+    row = Signs(fields)
+    row.kinds = tuple((name, kind) for kind in KINDS for name in expand(tuple(fields.get(kind, "").split())))
+    return row
 
 
 TABLE = tuple(_read_table())
-COUNT_ENDS = ("_NUM_NODES", "_NNODES", "_NODE_COUNT", "_NUM_HOSTS", "_NUM_MACHINES", "_WORLD_SIZE")
-INDEX_ENDS = ("_NODE_RANK", "_NODE_INDEX", "_MACHINE_RANK", "_WORLD_RANK", "_GLOBAL_RANK")
-"""Suffixes of variables that count or index nodes, on any platform; also names without a prefix."""
-OF_PROCESSES_ENDS = ("_WORLD_SIZE", "_WORLD_RANK", "_GLOBAL_RANK")
-"""Those that may count or index the processes of one node."""
-OTHERS = ("LAUNCHER_", "MA_", "PET_", "SLURM_", "AZUREML_", "SM_HP_")
-"""Prefixes of variables with these suffixes that are read elsewhere, or that users pass to their scripts."""
-NODE_COUNTS = ("DET_KUBERNETES_JOB_PARALLELISM", "INITIAL_CLUSTER_SIZE", "NODE_COUNT")
-"""Numbers of nodes on platforms that start one container on each: Determined, OCI Data Science."""
 HOST_FILES = (NODE_FILE, *(row.file for row in TABLE if row.file))
 """Variables that name a file with a host at the start of each line."""
-NAMES = (
-    *(NODE_INDEX, *dict(LSF_HOSTS), LSF_SLOTS, *NODE_COUNTS),
-    *(RSH_AGENT, RANK_0_HOST, *HOST_FILES, *(name for row in TABLE for name, _ in row.kinds)),
-)
-WITHOUT_PREFIX = ("NUM_MACHINES", "NODE_INDEX", "MACHINE_RANK", "WORLD_RANK", "GLOBAL_RANK")
-"""Names that are such a suffix, and that no other source reads."""
-MARKERS = (*NAMES, *(f"*{end}" for end in (*COUNT_ENDS, *INDEX_ENDS)), *WITHOUT_PREFIX)
+MARKERS = (NODE_INDEX, *dict(LSF_HOSTS), LSF_SLOTS, *HOST_FILES, *(n for row in TABLE for n, _ in row.kinds))
 
 
 def read(reader: Reader) -> None:
@@ -97,43 +71,37 @@ def read(reader: Reader) -> None:
         if names_several(reader.text(TF_CONFIG) or ""):
             return  # TF_CONFIG says more, also about a task without a rank
     for row in TABLE:
-        kinds = [(name, kind) for name, kind in row.kinds if name in reader.environ]
+        kinds = [(name, kind) for pattern, kind in row.kinds for name in _find_names(reader, row, pattern)]
         if not (kinds or row.file in reader.environ) or reader.has(row.unless):
             continue
-        for name, kind in [pair for pair in kinds if _is_sign(reader, *pair)][:1]:
-            reader.sign(name, row.fix, of_nodes=kind not in OF_PROCESSES)
+        for name in [name for name, kind in kinds if kind == "nodes"]:
+            reader.claim_int(Fact.NODE_COUNT, name)
+        for name, kind in [pair for pair in kinds if _is_sign(reader, row, *pair)][:1]:
+            reader.sign(name, FIXES[row.fix], of_nodes=kind not in OF_PROCESSES)
         is_counted = any(kind == "counts" for _, kind in kinds)
-        if len(_read_file(reader, row.file, row.fix, is_counted=is_counted)) > 1:
-            reader.sign(row.file, row.fix)
-    _read_any(reader)
+        if len(_read_file(reader, row.file, FIXES[row.fix], is_counted=is_counted)) > 1:
+            reader.sign(row.file, FIXES[row.fix])
     _read_pbs(reader)
     _read_lsf(reader)
-    if not reader.has(OPEN_MPI.rank[0]) and (reader.text(RSH_AGENT) or "").endswith(KUBEXEC):
-        reader.sign(RSH_AGENT, MPI_FIX)
-    first = reader.text(RANK_0_HOST) or "localhost"  # as it is in TorchX's first replica
-    if not is_loopback(first) and first.partition(".")[0] != reader.host.hostname().partition(".")[0]:
-        reader.sign(RANK_0_HOST, FLAGS)
-    for variable in NODE_COUNTS:
-        if (reader.claim_int(Fact.NODE_COUNT, variable) or 1) > 1:
-            reader.sign(variable, FLAGS)
 
 
-def _read_any(reader: Reader) -> None:
-    """Report a node count or a node index of an unknown platform."""
-    for ends, limit in ((COUNT_ENDS, 1), (INDEX_ENDS, 0)):
-        whole = [n for n in WITHOUT_PREFIX if f"_{n}" in ends and reader.has(n)]
-        unknown = (n for n in (*whole, *reader.unread(ends)) if n not in NAMES and not n.startswith(OTHERS))
-        numbers = (n for n in unknown if "NUMA_" not in n and (reader.text(n) or "").strip().isdecimal())
-        name = next((n for n in numbers if is_above(reader, n, limit)), "")
-        if name:
-            reader.sign(name, FLAGS, of_nodes=not f"_{name}".endswith(OF_PROCESSES_ENDS))
+def _find_names(reader: Reader, row: Signs, pattern: str) -> list[str]:
+    """Return the names that are set: one, or those with a suffix that no source has read."""
+    names = [pattern] if pattern in reader.environ else []
+    if pattern[0] == "*":
+        others = tuple(row.besides.split())
+        unread = (name for name in reader.unread(pattern[1:]) if not name.startswith(others))
+        names = [name for name in unread if name not in MARKERS and "NUMA_" not in name]
+    return [name for name in names if not row.besides or (reader.text(name) or "").strip().isdecimal()]
 
 
-def _is_sign(reader: Reader, name: str, kind: str) -> bool:
+def _is_sign(reader: Reader, row: Signs, name: str, kind: str) -> bool:
     if kind in LIMITS:
         return is_above(reader, name, LIMITS[kind])
     text = reader.text(name) or ""
-    return bool(text) if kind in ("marks", "parts") else len(set(text.replace(",", " ").split())) > 1
+    if kind == "firsts":
+        return not is_loopback(text) and short(text) != reader.own_name()
+    return text.endswith(row.ends) if kind != "lists" else len(set(text.replace(",", " ").split())) > 1
 
 
 def is_above(reader: Reader, name: str, limit: int) -> bool:

@@ -14,22 +14,18 @@ from launcher.core.mpi import FLUX, HYDRA, OPEN_MPI, STARTED_BY_MPI
 from launcher.machine.own_names import is_called
 from launcher.sources import MARKERS
 from launcher.sources.nodelist import parse_nodelist, parse_tasks_per_node
-from launcher.sources.reader import Reader
+from launcher.sources.reader import Reader, short
+from launcher.sources.signs import FIXES
 
 _, STEP_ID, PROCID, NTASKS, NODEID, NODE_COUNT, JOB_NODE_COUNT, *MORE = MARKERS["slurm"]
 *LISTS, STEP_NODE_COUNT, STEP_TASKS, OLD_NTASKS, LOCALID, TASK_IDS, ASKED_TASKS, TASKS_PER_NODE = MORE
 JOB_NODELIST, _, STEP_NODELIST = LISTS
+OF_STEP = (STEP_NODELIST, STEP_NODE_COUNT, STEP_TASKS, TASKS_PER_NODE)
 TASK_OF_FLUX = FLUX.rank[0]  # Flux runs inside a step, and its tasks see its broker's SLURM_*
 HET_SIZE = "SLURM_HET_SIZE"
-HET_FIX = (
-    "a batch script or a shell of salloc runs once: srun --het-group=0,1 launcher run -- COMMAND, with all "
-    "components; --nnodes 1 for this node alone"
-)
 NODE_COUNTS = (STEP_NODE_COUNT, NODE_COUNT)
 ASKED_PER_NODE = "SLURM_NTASKS_PER_NODE"
-DISTRIBUTION = "SLURM_DISTRIBUTION"
-NODE_NAME = "SLURMD_NODENAME"
-GPUS = "SLURM_GPUS_ON_NODE"
+NODE_NAME, DISTRIBUTION = "SLURMD_NODENAME", "SLURM_DISTRIBUTION"
 OTHER_RANKS = (*OPEN_MPI.rank, *HYDRA.rank)
 OF_OTHERS = (*((name, 1) for name in (*NODE_COUNTS, STEP_TASKS)), (PROCID, 0), (NODEID, 0), (LOCALID, 0))
 """Numbers above these belong to other nodes or tasks, even in a batch script on one node."""
@@ -41,14 +37,14 @@ FIRST_SPECIAL_STEP = 0xFFFFFFF0
 
 def read(reader: Reader) -> None:
     """Claim a task's own numbers; under mpirun only a master; in a batch script nothing, or its nodes."""
-    if any(reader.has(name) for name in (*STARTED_BY_MPI, TASK_OF_FLUX)):
+    if reader.has(*STARTED_BY_MPI, TASK_OF_FLUX):
         _read_under_mpirun(reader)
         return
     is_het = (reader.integer(HET_SIZE) or 1) > 1
-    step = reader.integer(STEP_ID, limit=1 << 32)
+    step = reader.integer(STEP_ID, 0, 1 << 32)
     if step is None or step >= FIRST_SPECIAL_STEP:
         if is_het:
-            reader.sign(HET_SIZE, HET_FIX)
+            reader.sign(HET_SIZE, FIXES["het-group"])
         else:
             _read_batch_script(reader)
         return
@@ -71,14 +67,14 @@ def read(reader: Reader) -> None:
         _read_het_hosts(reader, node, nodes)
     else:
         _read_step_hosts(reader, STEP_NODELIST if reader.has(STEP_NODELIST) else JOB_NODELIST)
-    reader.claim_int(Fact.PROCESSES_PER_NODE, GPUS, 1, Trust.DERIVED)
+    reader.claim_int(Fact.PROCESSES_PER_NODE, "SLURM_GPUS_ON_NODE", 1, Trust.DERIVED)
 
 
 def _read_under_mpirun(reader: Reader) -> None:
     if reader.has(PROCID):
         whose = "Flux's broker" if reader.has(TASK_OF_FLUX) else "mpirun's daemon"
         reader.note(f"{reader.origin(PROCID)} belongs to {whose} on this node, not to this process")
-    if not any(reader.has(name) for name in (*OTHER_RANKS, TASK_OF_FLUX)):
+    if not reader.has(*OTHER_RANKS, TASK_OF_FLUX):
         # Only some of mpirun's variables: if they are this process's, Slurm's rank is not
         half = ", ".join(name for name in STARTED_BY_MPI if reader.has(name))
         fix = f"pass mpirun's other variables too; for a task of srun: unset {half}"
@@ -110,27 +106,32 @@ def _read_batch_script(reader: Reader) -> None:
                 reader.claim_int(Fact.PROCESSES_PER_NODE, ASKED_PER_NODE)
         return
     # docker run -e SLURM_PROCID -e SLURM_NTASKS: a task's variables without those of the step
-    numbers = OF_OTHERS if count == 1 else (*OF_OTHERS, *TASK_COUNTS)
+    numbers = OF_OTHERS if count == 1 and not _is_task(reader) else (*OF_OTHERS, *TASK_COUNTS)
     fix = f"pass {STEP_ID} and the other SLURM_* into the container too"
-    if (
-        not _sign_remains(reader, numbers, f"{fix}; in a shell of a job: srun launcher run ...")
-        and count == 1
-    ):
+    fix += "; in a shell of a job: srun launcher run ..."
+    if not _sign_remains(reader, numbers, fix) and count == 1:
         reader.claim(Fact.NODE_COUNT, 1, JOB_NODE_COUNT)
         reader.claim(Fact.NODE_RANK, 0, JOB_NODE_COUNT)
 
 
 def _sign_remains(reader: Reader, numbers: tuple[tuple[str, int], ...], fix: str) -> bool:
     """Report variables that belong to other nodes or tasks; return whether there are any."""
+    is_task, asked = _is_task(reader), reader.parsed(ASKED_TASKS, parse_tasks_per_node) or ()
     found = [name for name, alone in numbers if (reader.integer(name) or alone) > alone]
     found += [TASK_IDS] * (reader.text(TASK_IDS) not in (None, "0"))
     found += [TASKS_PER_NODE] * (sum(reader.parsed(TASKS_PER_NODE, parse_tasks_per_node) or ()) > 1)
-    found += [ASKED_TASKS] * (len(reader.parsed(ASKED_TASKS, parse_tasks_per_node) or ()) > 1)
+    found += [ASKED_TASKS] * ((sum(asked) if is_task else len(asked)) > 1)
     if not found:
         found = [name for name in LISTS if len(_read_hosts(reader, name)) > 1][:1]
     for name in found:
-        reader.sign(name, f"{fix}, or unset {name}")
+        own = "--nnodes 1 if each task is a job of its own" if is_task else f"unset {name}"
+        reader.sign(name, f"{fix}, or {own}")
     return bool(found)
+
+
+def _is_task(reader: Reader) -> bool:
+    """Whether variables of a step without its id show a task: then the number of tasks is no mere request."""
+    return not reader.has(STEP_ID) and reader.has(*OF_STEP)
 
 
 def _read_step_hosts(reader: Reader, name: str) -> None:
@@ -148,7 +149,7 @@ def _read_het_hosts(reader: Reader, node: int | None, nodes: int | None) -> None
 
     The list of a component, or of the job, may be shorter, longer or in another order than the step's nodes.
     """
-    own = (reader.text(NODE_NAME) or reader.host.hostname()).partition(".")[0]
+    own = short(reader.text(NODE_NAME) or reader.host.hostname())
     for name in (STEP_NODELIST, JOB_NODELIST):
         hosts = _read_hosts(reader, name)
         if node is not None and len(hosts) == nodes and hosts[node : node + 1] == (own,):

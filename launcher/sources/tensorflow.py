@@ -9,7 +9,6 @@ Source: tensorflow/python/distribute/{multi_worker_util.py,cluster_resolver/tfco
 from __future__ import annotations
 
 from launcher.core.environ import Malformed, parse_host_port, parse_int, parse_json, shorten
-from launcher.core.errors import Problem
 from launcher.core.frozen import frozen
 from launcher.core.model import Fact, Scope, Trust
 from launcher.options.flag_values import ROLES
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 TF_CONFIG = "TF_CONFIG"
-FIX = f"correct {TF_CONFIG}, or unset it if this is not a TensorFlow job"
-MALFORMED = "malformed-variable"
 RANKED = ("chief", "worker")
 ALONE = ("chief", "evaluator")
 """Roles with at most one task."""
@@ -35,9 +32,22 @@ class TfConfig:
     role: str
     index: int
 
+    @property
+    def rank(self) -> int | None:
+        """The rank of this task; None if its role has none."""
+        ahead = len(self.cluster.get("chief", [])) if self.role == "worker" else 0
+        return self.index + ahead if self.role in RANKED else None
+
+    def names_several(self) -> bool:
+        """Whether there are other tasks, or this one has no rank."""
+        return self.role not in RANKED or sum(map(len, self.cluster.values())) > 1
+
 
 class Invalid(Exception):
-    """TF_CONFIG is not a valid cluster: the code of the problem, what was expected, and the fix."""
+    """TF_CONFIG is not a valid cluster: the row of the problem in ``errors.txt``, and its values."""
+
+    def __init__(self, row: str, **values: object) -> None:
+        super().__init__(row, values)
 
 
 def read(reader: Reader) -> None:
@@ -45,16 +55,14 @@ def read(reader: Reader) -> None:
     try:
         task = _parse(reader.text(TF_CONFIG) or "")
     except Invalid as error:
-        code, expected, fix = error.args
-        what = f"{reader.origin(TF_CONFIG)}: expected {expected}"
-        reader.problems.append(Problem(code, what, f"environment, source {reader.source}", fix))
+        row, values = error.args
+        reader.refuse(row, TF_CONFIG, **values)
         return
     reader.starts = Scope.PROCESS
-    reader.lone = not _names_several(task)
-    if task.role not in RANKED:
-        reader.task = f"{task.role} {task.index}"
+    reader.lone = not task.names_several()
+    reader.task = f"{task.role} {task.index}" if task.rank is None else ""
     hosts = [parse_host_port(address)[0] for name in RANKED for address in task.cluster.get(name, [])]
-    claim_task(reader, hosts, None if reader.task else _find_rank(task), TF_CONFIG, TF_CONFIG)
+    claim_task(reader, hosts, task.rank, TF_CONFIG, TF_CONFIG)
 
 
 def claim_task(reader: Reader, hosts: list[str], rank: int | None, name: str, index: str) -> None:
@@ -78,28 +86,22 @@ def claim_task(reader: Reader, hosts: list[str], rank: int | None, name: str, in
 
 def find_rank(text: str) -> tuple[str, str] | None:
     """Return rank and world size in a TF_CONFIG; None if it has no rank, or is invalid."""
-    try:
-        task = _parse(text)
-    except Invalid:
-        return None
-    world = sum(len(task.cluster.get(name, [])) for name in RANKED)
-    return (str(_find_rank(task)), str(world)) if task.role in RANKED else None
+    task = _parse_valid(text)
+    world = sum(len(task.cluster.get(name, [])) for name in RANKED) if task is not None else 0
+    return (str(task.rank), str(world)) if task is not None and task.rank is not None else None
 
 
 def names_several(text: str) -> bool:
     """Whether a TF_CONFIG names several tasks, or one without a rank, or is invalid (see `read`)."""
+    task = _parse_valid(text)
+    return task is None or task.names_several()
+
+
+def _parse_valid(text: str) -> TfConfig | None:
     try:
-        return _names_several(_parse(text))
+        return _parse(text)
     except Invalid:
-        return True
-
-
-def _names_several(task: TfConfig) -> bool:
-    return task.role not in RANKED or sum(map(len, task.cluster.values())) > 1
-
-
-def _find_rank(task: TfConfig) -> int:
-    return task.index if task.role == "chief" else task.index + len(task.cluster.get("chief", []))
+        return None
 
 
 def _parse(text: str) -> TfConfig:
@@ -115,7 +117,7 @@ def _parse(text: str) -> TfConfig:
         task = TfConfig(tasks, str(own["type"]), _index(own["index"]))
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
         expected = 'a JSON object {"cluster": {role: [host:port]}, "task": {"type", "index"}}'
-        raise Invalid(MALFORMED, expected, FIX) from None
+        raise Invalid("tf-config", expected=expected) from None
     sparse = [role for role, items in cluster.items() if not isinstance(items, list)]
     for fault in _list_faults(task, sparse):
         raise fault
@@ -136,33 +138,27 @@ def _list_faults(task: TfConfig, sparse: list[str]) -> Iterator[Invalid]:
     """
     strange = sorted({task.role, *task.cluster} - set(ROLES))
     if "master" in strange:
-        expected = "no role 'master', which TensorFlow 2 refuses"
-        yield Invalid("tf-config-master", expected, "call it chief, in cluster and task")
+        yield Invalid("tf-config-master")
     if strange:
-        yield Invalid(MALFORMED, f"roles among {', '.join(ROLES)}, not {shorten(strange[0])!r}", FIX)
+        yield Invalid("tf-config", expected=f"roles among {', '.join(ROLES)}, not {shorten(strange[0])!r}")
     if sparse:
-        expected = f"a list of host:port for every role (not so: {', '.join(sparse)})"
-        fix = "list all tasks of the role (Kubeflow: without enableDynamicWorker, which makes it a map)"
-        yield Invalid("tf-config-sparse", expected, fix)
+        yield Invalid("tf-config-sparse", roles=", ".join(sparse))
     addresses = [item for items in task.cluster.values() for item in items]
     if not all(isinstance(item, str) for item in addresses):
-        yield Invalid(MALFORMED, "a list of host:port for every role (not so: an item)", FIX)
-    yield from (Invalid(MALFORMED, expected, FIX) for expected in _find_addresses_wrong(addresses))
-    for role in ALONE:
-        if len(task.cluster.get(role, [])) > 1:
-            yield Invalid(
-                "tf-config-roles", f"one {role} at most", f"keep one {role}; make the others workers"
-            )
+        yield Invalid("tf-config", expected="a list of host:port for every role (not so: an item)")
+    yield from (Invalid("tf-config", expected=expected) for expected in _find_addresses_wrong(addresses))
     count, role = len(task.cluster.get(task.role, [])), task.role
-    fix = f"correct task.index, which counts from 0 in each role, or add the task to cluster.{role}"
+    for alone in ALONE:
+        if len(task.cluster.get(alone, [])) > 1:
+            yield Invalid("tf-config-roles", role=alone)
     if not 0 <= task.index < max(1, count):
-        yield Invalid("tf-config-index", f"a task index of {role} in 0..{max(1, count) - 1}", fix)
+        yield Invalid("tf-config-index", role=role, last=max(1, count) - 1)
     if not count and (role != "evaluator" or role in task.cluster):
-        yield Invalid("tf-config-index", f"tasks of the role {role}, which this task has", fix)
+        yield Invalid("tf-config-no-task", role=role)
 
 
 def _find_addresses_wrong(addresses: list[str]) -> Iterator[str]:
-    """Yield what was expected of the first task without an address of its own, with a port."""
+    """Yield what was expected of a task without an address of its own, with a port; the first says most."""
     found: dict[tuple[str, int], str] = {}
     for address in addresses:
         try:
@@ -172,8 +168,6 @@ def _find_addresses_wrong(addresses: list[str]) -> Iterator[str]:
             return
         if port is None:
             yield f"every task to be host:port, not {shorten(address)!r}"
-            return
-        other = found.setdefault((host.lower(), port), address)
-        if other is not address:
+        elif (other := found.setdefault((host.lower(), port), address)) is not address:
             second = "twice" if other == address else f"and {shorten(address)!r}"
             yield f"an address of its own for every task, not {shorten(other)!r} {second}"

@@ -4,21 +4,28 @@ RANK and WORLD_SIZE count processes; or nodes, if the platform starts one launch
 default). Which of the two is decided by comparing sizes, not here. But some platforms are known to count
 nodes: then their own sources read these two variables.
 
+PET_* are variables for a torchrun that is started once per node (Kubeflow Trainer sets them): each flag of
+torchrun can be given as ``PET_<DEST>``; we are started in torchrun's place. Flags that state no fact of the
+job (PET_MAX_RESTARTS, PET_RDZV_BACKEND, ...) are read as flags by `launcher.options.reading.read_options`.
+
 Source: pytorch.org "Environment variable initialization"; Azure ML "Distributed GPU training guide";
-deepspeed `launcher/launch.py`.
+deepspeed `launcher/launch.py`; torch/distributed/argparse_util.py; kubeflow/trainer
+pkg/runtime/framework/plugins/torch.
 """
 
 from __future__ import annotations
 
-from launcher.core.model import Fact, Scope, Trust
+from launcher.core.environ import MEETS_AT_MASTER, parse_host_port, parse_nodes
+from launcher.core.model import COUNT_WORDS, Fact, Scope, Trust
 from launcher.sources import MARKERS, launched
 from launcher.sources.reader import Reader
 
 RANK, WORLD_SIZE, LOCAL_RANK, NODE_RANK, MASTER_ADDR, MASTER_PORT = MARKERS["torch_env"]
 ALIBABA_PAI, TENCENT = MARKERS["alibaba_pai"]
 KUBEFLOW, VERTEX_AI, VOLCANO = "PET_NNODES", "CLUSTER_SPEC", "VC_"
-PETS = ("PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT", "PET_NPROC_PER_NODE")
-PODS = ("KUBERNETES_SERVICE_HOST", "RUNAI_NUM_OF_GPUS", *PETS)
+_, PET_RANK, PET_ADDR, RDZV_ENDPOINT, STANDALONE, NPROC_PER_NODE = AGENT = MARKERS["torch_agent"]
+PET_PORT = "PET_MASTER_PORT"
+PODS = ("KUBERNETES_SERVICE_HOST", "RUNAI_NUM_OF_GPUS", PET_RANK, PET_ADDR, PET_PORT, NPROC_PER_NODE)
 TORCHRUN = ((Fact.NODE_RANK, "GROUP_RANK"), (Fact.NODE_COUNT, "GROUP_WORLD_SIZE"))
 DEEPSPEED = ((Fact.NODE_RANK, "CROSS_RANK"), (Fact.NODE_COUNT, "CROSS_SIZE"), (Fact.LOCAL_SIZE, "LOCAL_SIZE"))
 """Variables that torchrun, and DeepSpeed's launcher, add to the contract in every process."""
@@ -32,34 +39,28 @@ def counts_nodes(reader: Reader) -> str:
 
     It is empty if they count processes, or if nothing tells. Each answer has one source that reads them.
     """
-    if any(reader.has(name) for name in OF_A_PROCESS) or (reader.text("LOCAL_WORLD_SIZE") or "1") != "1":
+    is_of_process = reader.has(*OF_A_PROCESS) or (reader.text("LOCAL_WORLD_SIZE") or "1") != "1"
+    is_default = reader.text(WORLD_SIZE) == "1" and reader.text(RANK) in (None, "0")  # an image's, perhaps
+    if is_of_process or is_default or not reader.has(RANK, WORLD_SIZE):
         return ""
-    if not (reader.has(RANK) or reader.has(WORLD_SIZE)):
-        return ""
-    if reader.text(WORLD_SIZE) == "1" and reader.text(RANK) in (None, "0"):
-        return ""  # an image's defaults look the same and prove nothing
-    for name in (KUBEFLOW, VERTEX_AI):
-        if reader.has(name):
-            return name
-    if any(reader.matching(VOLCANO, end) for end in ("_HOSTS", "_NUM", "_INDEX")):
-        return VOLCANO
+    volcano = any(reader.matching(VOLCANO, end) for end in ("_HOSTS", "_NUM", "_INDEX"))
     # Other platforms set these names too; only with RANK, which these always set, do they count
-    return next((name for name in (ALIBABA_PAI, TENCENT, *PODS) if reader.has(name) and reader.has(RANK)), "")
+    with_rank = (ALIBABA_PAI, TENCENT, *PODS) if reader.has(RANK) else ()
+    return reader.first(KUBEFLOW, VERTEX_AI) or (VOLCANO if volcano else reader.first(*with_rank) or "")
 
 
 def read(reader: Reader) -> None:
     """Claim the contract, but not RANK and WORLD_SIZE on a platform that counts nodes with them."""
     if launched.is_left_over(reader):
         return
-    is_process = all(reader.has(name) for name in (RANK, WORLD_SIZE, LOCAL_RANK))
+    is_process = all(map(reader.has, (RANK, WORLD_SIZE, LOCAL_RANK)))
     is_sealed = launched.is_worker(reader)
     if not counts_nodes(reader):
         reader.claim_process((RANK, WORLD_SIZE, LOCAL_RANK, "LOCAL_WORLD_SIZE"))
         if is_process and not is_sealed:
-            reader.claim_numbers(TORCHRUN)
-            if all(reader.has(name) for _, name in DEEPSPEED):
-                reader.claim_numbers(DEEPSPEED)
-    if is_sealed or not (is_process and any(reader.has(name) for name in BY_TORCHRUN)):
+            by_deepspeed = all(reader.has(name) for _, name in DEEPSPEED)
+            reader.claim_numbers((*TORCHRUN, *(DEEPSPEED if by_deepspeed else ())))
+    if is_sealed or not (is_process and reader.has(*BY_TORCHRUN)):
         reader.claim_int(Fact.NODE_RANK, NODE_RANK)  # else it is about what started torchrun
     reader.claim_host(Fact.MASTER_ADDR, MASTER_ADDR)
     reader.claim_int(Fact.MASTER_PORT, MASTER_PORT)
@@ -84,3 +85,34 @@ def read_nodes(reader: Reader) -> None:
         return
     if node not in (rank // each, rank % (world // each)):  # node by node, or one on each node in turn
         reader.contradict(NODE_RANK, RANK, f"{reader.origin(RANK)} with {reader.origin(ALIBABA_PAI)}")
+
+
+def read_agent(reader: Reader) -> None:
+    """Claim one worker group per node, as torchrun's own flags in PET_* state it."""
+    # An address alone may be of another job, and so may a node rank beside a process's local rank
+    alone = (PET_ADDR, PET_RANK) if reader.has(LOCAL_RANK) else (PET_ADDR,)
+    if reader.has(*(name for name in AGENT if name not in alone)):
+        reader.starts = Scope.NODE
+    if reader.text(STANDALONE) == "1":
+        reader.claim(Fact.NODE_COUNT, 1, STANDALONE)
+        reader.claim(Fact.NODE_RANK, 0, STANDALONE)
+    else:
+        # "2", "2:2" (a fixed job) or "1:4" (elastic: the number of nodes is not known before the start)
+        nodes = reader.parsed(KUBEFLOW, parse_nodes)
+        if nodes is not None:
+            reader.claim(Fact.NODE_COUNT if isinstance(nodes, int) else Fact.NODE_RANGE, nodes, KUBEFLOW)
+        reader.claim_int(Fact.NODE_RANK, PET_RANK)
+    each = reader.text(NPROC_PER_NODE)
+    if each in COUNT_WORDS:
+        reader.claim(Fact.PROCESSES_PER_NODE, each, NPROC_PER_NODE)
+    else:
+        reader.claim_int(Fact.PROCESSES_PER_NODE, NPROC_PER_NODE, 1)
+    reader.claim_host(Fact.MASTER_ADDR, PET_ADDR)
+    reader.claim_int(Fact.MASTER_PORT, PET_PORT)
+    if reader.has(RDZV_ENDPOINT) and (reader.text("PET_RDZV_BACKEND") or "static") in MEETS_AT_MASTER:
+        # host[:port] of the rendezvous; by convention node 0 of a fixed job, and port 0 for a free one
+        host, port = reader.parsed(RDZV_ENDPOINT, lambda text: parse_host_port(text, 0)) or (None, None)
+        if host is not None:
+            reader.claim(Fact.MASTER_ADDR, host, RDZV_ENDPOINT, Trust.DERIVED)
+        if port is not None:
+            reader.claim(Fact.MASTER_PORT, port, RDZV_ENDPOINT, Trust.DERIVED)

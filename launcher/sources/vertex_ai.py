@@ -15,9 +15,8 @@ from launcher.sources.reader import Reader
 from launcher.sources.signs import FLAGS
 from launcher.sources.torch_env import RANK, VERTEX_AI, WORLD_SIZE, counts_nodes
 
-CLUSTER_SPEC = (
-    "CLUSTER_SPEC"  # {"cluster": {"workerpool0": ["host:2222"]}, "task": {"type": "workerpool0", "index": 0}}
-)
+# {"cluster": {"workerpool0": ["host:2222"]}, "task": {"type": "workerpool0", "index": 0}}
+CLUSTER_SPEC = "CLUSTER_SPEC"
 RANKED = (("workerpool0", "chief"), ("workerpool1", "worker"))
 """The pools with ranks, in rank order, each with its two names."""
 
@@ -26,12 +25,10 @@ def read(reader: Reader) -> None:
     """Claim the replicas of pools 0 and 1, and the place of this one among them."""
     try:
         spec = parse_json(reader.text(CLUSTER_SPEC) or "")
-        if _names_one_host(spec):
-            return
-        cluster = {
-            str(pool): [parse_host_port(address)[0] for address in addresses]
-            for pool, addresses in spec["cluster"].items()
-        }
+        if [len(pool) for pool in spec.values() if isinstance(pool, list)] == [len(spec)] == [1]:
+            return  # the short form for a single replica: {"chief":["localhost:1234"]}
+        named = spec["cluster"].items()
+        cluster = {str(pool): [parse_host_port(one)[0] for one in addresses] for pool, addresses in named}
         role, index = str(spec["task"]["type"]), parse_int(str(spec["task"].get("index", 0)))
     except (ValueError, TypeError, KeyError, AttributeError):
         reader.sign(CLUSTER_SPEC, f"not in Vertex AI's format: {FLAGS}")
@@ -39,10 +36,8 @@ def read(reader: Reader) -> None:
     pools = [next((cluster[name] for name in names if name in cluster), []) for names in RANKED]
     own = next((place for place, names in enumerate(RANKED) if role in names), None)
     if own is None:
-        reader.sign(
-            CLUSTER_SPEC,
-            f"a replica of {role!r} has no rank: start the launcher in pools 0 and 1, or {FLAGS}",
-        )
+        why = f"a replica of {role!r} has no rank: start the launcher in pools 0 and 1"
+        reader.sign(CLUSTER_SPEC, f"{why}, or {FLAGS}")
         return
     if index >= len(pools[own]):
         reader.malformed(CLUSTER_SPEC, f"task.index below {len(pools[own])}, the replicas of {role!r}")
@@ -58,9 +53,3 @@ def read(reader: Reader) -> None:
             reader.claim_int(Fact.NODE_COUNT, WORLD_SIZE)
         elif reader.integer(WORLD_SIZE, 1) not in (None, len(hosts)):
             reader.note(f"{reader.origin(WORLD_SIZE)} counts replicas without a rank, too: not used")
-
-
-def _names_one_host(spec: object) -> bool:
-    """Whether CLUSTER_SPEC is the short form for a single replica: ``{"chief":["localhost:1234"]}``."""
-    pools = list(spec.values()) if isinstance(spec, dict) else []
-    return len(pools) == 1 and isinstance(pools[0], list) and len(pools[0]) == 1

@@ -12,11 +12,10 @@ Cloud "Preset environment variables of a training container".
 from __future__ import annotations
 
 from launcher.core.model import Fact, Scope, Trust
-from launcher.core.mpi import STARTED
 from launcher.sources import MARKERS
-from launcher.sources.reader import Reader
+from launcher.sources.reader import Reader, short
 from launcher.sources.signs import FLAGS, is_above
-from launcher.sources.torch_env import LOCAL_RANK, RANK, VOLCANO, WORLD_SIZE, counts_nodes
+from launcher.sources.torch_env import LOCAL_RANK, MASTER_ADDR, RANK, VOLCANO, WORLD_SIZE, counts_nodes
 
 PREFIX, HOSTS, COUNT = "VC_", "_HOSTS", "_NUM"
 *INDICES, NODE_COUNT, _ = MARKERS["volcano"]
@@ -25,8 +24,6 @@ RANKED = ("master", "worker")
 WATCHING = "tensorboard"
 ROLE = "MA_TASK_NAME"  # worker, learner; ps with TensorFlow
 GPUS = "MA_NUM_GPUS"
-OTHERS = ("TF_CONFIG", "AZUREML_CR_DISTRIBUTED_CONFIG", *STARTED)
-"""Where one of these is set, it says more than the tasks do."""
 MPI_HOST = "MPI_HOST"  # mpi plugin, set in the master pod only: the workers
 
 Tasks = dict[str, tuple[str, ...]]
@@ -46,21 +43,28 @@ def read(reader: Reader) -> None:
         reader.sign(MPI_HOST, "mpirun starts what runs on the workers: mpirun ... launcher run -- COMMAND")
     elif counts_nodes(reader) == VOLCANO and not (_are_listed(tasks) and not reader.has(RANK)):
         _read_plugin(reader, tasks)
-    elif any(reader.has(name) for name in OTHERS):
-        return
+    elif reader.is_started() or reader.has("TF_CONFIG", "AZUREML_CR_DISTRIBUTED_CONFIG"):
+        return  # they say more than the tasks do
     elif not reader.has(LOCAL_RANK) or reader.text(WORLD_SIZE) == "1":  # which is an image's default
         _read_names(reader, tasks)
     elif len(tasks) == 1 or (_are_listed(tasks) and len(tasks) == len(RANKED)):
         # another starter numbers this very process, on this node
-        ranked = tuple(tasks) if len(tasks) == 1 else RANKED
-        _claim_name(reader, _find_places(reader, tuple(host for task in ranked for host in tasks[task])))
+        _claim_name(reader, _list_hosts(tasks, tuple(tasks) if len(tasks) == 1 else RANKED))
 
 
 def _read_tasks(reader: Reader) -> Tasks:
-    """Return the hosts of each task by its name; empty if only its number of pods is set."""
+    """Return the hosts of each task by its name; empty if only its number of pods or its master is known."""
     listed = {_task(name, HOSTS): reader.hosts(name) for name in reader.matching(PREFIX, HOSTS)}
     counted = [_task(name, COUNT) for name in reader.matching(PREFIX, COUNT) if reader.integer(name) != 0]
+    master, own = short(reader.text(MASTER_ADDR) or ""), reader.own_name()
+    known = map(short, _list_hosts(listed, tuple(listed)))
+    if own != master and _is_of_another_task(own, master) and master not in known:
+        counted.append(master.rsplit("-", 2)[1])  # a pod of this job, so its task exists
     return listed | {task: () for task in counted if task not in listed}
+
+
+def _list_hosts(tasks: Tasks, ranked: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(host for task in ranked for host in tasks[task])
 
 
 def _are_listed(tasks: Tasks) -> bool:
@@ -99,7 +103,7 @@ def _read_plugin(reader: Reader, tasks: Tasks) -> None:
 
 def _check_index(reader: Reader, tasks: Tasks, node: int | None) -> None:
     """Report a rank that contradicts the index within the task: the workers' ranks follow the masters'."""
-    name = next((name for name in INDICES if reader.has(name)), "")
+    name = reader.first(*INDICES) or ""
     index = reader.integer(name)
     if index is None or node is None:
         return
@@ -111,55 +115,43 @@ def _check_index(reader: Reader, tasks: Tasks, node: int | None) -> None:
 def _read_names(reader: Reader, tasks: Tasks) -> None:
     """Claim this pod by its index if one task has all pods, else by its name in the lists of hosts."""
     ranked = RANKED if tasks.keys() >= set(RANKED) else tuple(tasks)
-    hosts = tuple(host for task in ranked for host in tasks[task])
+    hosts = _list_hosts(tasks, ranked)
     if len(ranked) > 1 and (ranked != RANKED or not all(tasks[task] for task in ranked)):
         _sign(reader, "unknown which tasks have ranks")
         return
-    count = None
-    if len(ranked) == 1:
-        count = reader.claim_int(Fact.NODE_COUNT, _name(ranked[0], COUNT))
-    elif not ranked:
-        count = reader.claim_int(Fact.NODE_COUNT, NODE_COUNT)
+    counted = [_name(task, COUNT) for task in ranked] or [NODE_COUNT]
+    count = reader.claim_int(Fact.NODE_COUNT, counted[0]) if len(counted) == 1 else None
     count = count or len(hosts)
-    if not count:
-        if any(reader.has(name) for name in INDICES):
-            _sign(reader, "an index without the number of pods")
-        return
-    reader.starts = Scope.NODE
-    if _claim_node(reader, tasks, hosts, count):
-        _claim_hosts(reader, tasks, ranked)
+    if count:
+        reader.starts = Scope.NODE
+        if _claim_node(reader, tasks, hosts, count):
+            _claim_hosts(reader, tasks, ranked)
+    elif reader.has(*INDICES):
+        _sign(reader, "an index without the number of pods")
 
 
 def _claim_node(reader: Reader, tasks: Tasks, hosts: tuple[str, ...], count: int) -> bool:
     """Claim the place of this pod among those with ranks, or report a sign; return whether it has a place."""
-    own, places = reader.host.hostname().partition(".")[0], _find_places(reader, hosts)
-    others = [host.partition(".")[0] for task in tasks.values() for host in task]
+    own, others = reader.own_name(), [short(host) for task in tasks.values() for host in task]
+    places = [*map(short, hosts)].count(own)
     if (not places and any(_is_of_another_task(own, other) for other in others)) or reader.text(ROLE) == "ps":
         _sign(reader, "this pod is of a task without ranks")
         return False
-    if len(tasks) <= 1:
-        if count == 1 and (hosts or not any(is_above(reader, name, 0) for name in INDICES)):
-            reader.claim(Fact.NODE_RANK, 0, "the only pod")
-            return True
-        for name in INDICES:
-            if reader.has(name):
-                return reader.claim_int(Fact.NODE_RANK, name) is not None
-    if len(places) != 1:
+    if len(tasks) <= 1 and count == 1 and (hosts or not any(is_above(reader, name, 0) for name in INDICES)):
+        reader.claim(Fact.NODE_RANK, 0, "the only pod")
+    elif len(tasks) <= 1 and (index := reader.first(*INDICES)):
+        return reader.claim_int(Fact.NODE_RANK, index) is not None
+    elif places != 1:
         _sign(reader, "the index counts within a task, and this pod's place in the job is unknown")
         return False
-    _claim_name(reader, places)
+    else:
+        _claim_name(reader, hosts)
     return True
 
 
-def _find_places(reader: Reader, hosts: tuple[str, ...]) -> list[int]:
-    """Return the places of this pod's name in a list of hosts."""
-    own = reader.host.hostname().partition(".")[0]
-    return [place for place, host in enumerate(hosts) if host.partition(".")[0] == own]
-
-
-def _claim_name(reader: Reader, places: list[int]) -> None:
-    own = reader.host.hostname().partition(".")[0]
-    for place in places[:1]:
+def _claim_name(reader: Reader, hosts: tuple[str, ...]) -> None:
+    own = reader.own_name()
+    for place in [place for place, host in enumerate(hosts) if short(host) == own][:1]:
         reader.claim(Fact.NODE_RANK, place, f"name of this pod, {own}, in the lists of hosts", Trust.DERIVED)
 
 
@@ -173,9 +165,8 @@ def _is_of_another_task(own: str, other: str) -> bool:
 
 def _claim_hosts(reader: Reader, tasks: Tasks, ranked: tuple[str, ...]) -> tuple[str, ...]:
     """Claim the lists, and the first host as master; return the hosts."""
-    hosts = tuple(host for task in ranked for host in tasks[task])
-    names = [_name(task, HOSTS) for task in ranked]
-    reader.claim_hosts(hosts, names[0] if len(names) == 1 else " + ".join(names))
+    hosts, names = _list_hosts(tasks, ranked), [_name(task, HOSTS) for task in ranked]
+    reader.claim_hosts(hosts, " + ".join(names))
     if hosts:
         reader.claim(Fact.MASTER_ADDR, hosts[0], names[0], Trust.DERIVED)
     return hosts
@@ -183,4 +174,4 @@ def _claim_hosts(reader: Reader, tasks: Tasks, ranked: tuple[str, ...]) -> tuple
 
 def _sign(reader: Reader, why: str) -> None:
     names = [*reader.matching(PREFIX, HOSTS), *reader.matching(PREFIX, COUNT), *INDICES, NODE_COUNT]
-    reader.sign(next(name for name in names if reader.has(name)), f"{why}: {FLAGS}")
+    reader.sign(reader.first(*names) or "", f"{why}: {FLAGS}")

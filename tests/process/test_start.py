@@ -42,7 +42,7 @@ NEVER = (
     *("mpi4py", "psutil", "pynvml", "rich", "typing", "dataclasses", "inspect"),
 )
 OF_THE_NETWORK_TEXT = """
-    _socket array fcntl pwd struct _struct
+    _socket pwd struct _struct
     ipaddress functools _functools collections collections.abc _collections operator _operator keyword reprlib
     types
 """

@@ -38,14 +38,17 @@ OTHER_NUMBERS = (
 A role's, those of all jobs on a node, Open MPI's private ones, those of the allocation around a step, the
 user's word, and LSF's slots.
 """
+WORKERS_ALONE = {"VC_WORKER_HOSTS", "VC_WORKER_NUM", "VC_TASK_INDEX"}
+"""All that a whole job of Volcano shows that has no other task than the workers."""
 LOOKS_ALONE = (
-    {"VC_WORKER_HOSTS", "VC_WORKER_NUM", "VC_TASK_INDEX"},  # a job without the master task that was hidden
     {"SLURM_NODEID", "SLURM_TASKS_PER_NODE", "SLURM_JOB_ID"},  # a batch script on one node, for several tasks
-    {"MASTER_ADDR", "MASTER_PORT"},  # an image's defaults, where they name this machine
-    # Azure ML's, where the master is this machine: an index above 0 is none of a job of one node
-    {"AZ_BATCHAI_MPI_MASTER_NODE", "AZ_BATCHAI_TASK_INDEX", "AZUREML_RUN_ID", "MASTER_ADDR"},
+    {"MASTER_ADDR"},  # an image's default
+    {"AZ_BATCHAI_MPI_MASTER_NODE", "AZ_BATCHAI_TASK_INDEX", "AZUREML_RUN_ID", "MASTER_ADDR"},  # Azure ML's
 )
-"""Names that, alone or with a port, are all that a whole job of one node shows."""
+"""Names that, alone or with a port, are all that a whole job of one node shows, if their values are its.
+
+A port alone is in many images and shells: it says nothing about nodes.
+"""
 OF_A_NODE = ("AZ_BATCHAI_TASK_INDEX",)
 """Under mpirun, which may pass on that of its own node."""
 AGENTS = {
@@ -252,7 +255,9 @@ def pass_in(rng: random.Random, name: str) -> Case:
         if name == "vertex-ai" and "CLUSTER_SPEC" not in kept:
             return True  # WORLD_SIZE counts replicas without a rank, too, and only CLUSTER_SPEC says so
         if "idle-head" in name and not any("daemon_uri" in one or "SERVER_URI" in one for one in kept):
-            return True  # nothing says whose daemon started this process: the head's, as usual
+            # Nothing says whose daemon started this process, and mpirun's own node usually has ranks. Its
+            # name need not be a container's: rank 0 cannot refuse another one's
+            return True
         left = replace(start, environ=change(start))
         return _looks_alone(case, left) or _looks_per_node(case, left)
 
@@ -266,17 +271,25 @@ def is_silent(case: Case, start: Start, hidden: Sequence[str] = ()) -> bool:
 
     ``hidden``: names that a world inside of it has set anew.
     """
-    is_empty = not any(start.environ.values())
+    is_empty = not any(start.environ.values())  # as every command in a plain shell
     return is_empty or (len(case.job.nodes) > 1 and _looks_alone(case, start, hidden))
 
 
 def _looks_alone(case: Case, start: Start, hidden: Sequence[str] = ()) -> bool:
     left = {name: value for name, value in start.environ.items() if value and name not in hidden}
-    if left and any(left.keys() - {"MASTER_PORT"} <= names for names in LOOKS_ALONE):
-        return True
+    named = left.keys() - {"MASTER_PORT"}
+    if left and (named <= WORKERS_ALONE or any(named <= names for names in LOOKS_ALONE)):
+        return named <= WORKERS_ALONE or all(_is_of_one_node(start, name, left[name]) for name in named)
     alone = replace(case.job, nodes=(replace(start.node, index=0, size=1),))
     (only,) = case.platform.start(alone)
     return all(only.environ.get(name) == value for name, value in left.items())
+
+
+def _is_of_one_node(start: Start, name: str, value: str) -> bool:
+    """Whether a job of this node alone can show such a value: a master here, index 0, tasks of one node."""
+    if "MASTER" in name:
+        return value.partition(".")[0] == start.node.hostname.partition(".")[0] or value == start.node.address
+    return value == "0" if name.endswith(("INDEX", "NODEID")) else value.isdecimal() or "RUN" in name
 
 
 def _looks_per_node(case: Case, start: Start) -> bool:
@@ -323,7 +336,7 @@ def forward(rng: random.Random, name: str) -> Case:
     ranks = [int(handed[name]) for name in ("RANK", "NODE_RANK", "PET_NODE_RANK") if name in handed]
 
     def is_later(start: Start) -> bool:
-        # A pod of a later Job of a JobSet has a higher rank than its index
+        # A pod of a later Job of a JobSet has a higher rank than its index, and its name may hide it
         return any(rank > int(start.environ.get("JOB_COMPLETION_INDEX", rank)) for rank in ranks)
 
     found = _changed(case, lambda start: {**handed, **start.environ}, done, is_later)

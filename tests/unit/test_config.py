@@ -347,7 +347,7 @@ def test_a_file_that_is_named_must_be_one(tmp_path: Path) -> None:
     assert why() == "it is longer than 64 KiB"
     file.unlink()
     file.mkdir()
-    assert why() == "not a regular file"
+    assert why() == "Is a directory"
 
 
 def test_a_snapshot_has_the_files(tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def codes() -> Iterator[tuple[str, str]]:
 
 def _reports(function: ast.expr) -> bool:
     name = function.id if isinstance(function, ast.Name) else getattr(function, "attr", "")
-    return name in ("Problem", "problem", "Invalid")
+    return name in ("Problem", "problem")
 
 
 def sections(page: str) -> dict[str, str]:

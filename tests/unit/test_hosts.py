@@ -92,7 +92,7 @@ def test_a_list_is_needed_once_and_this_node_in_it(tmp_path: Path, monkeypatch: 
     with pytest.raises(EnvironmentUntrusted) as caught:
         plan_job({}, Node("x", "10.0.0.9"), read_options({"hosts": "a,b"}, {}), ["true"])
     fix = caught.value.problems[0].fix
-    assert "--node-rank" in fix and "contains none of this node's names and addresses (10.0.0.9, x)" in fix
+    assert "--node-rank" in fix and "has none of this node's names and addresses (10.0.0.9, x)" in fix
     asked = read_options({"hosts": "a,b", "node_rank": "1"}, {})
     assert plan_job({}, Node("x", "10.0.0.9"), asked, ["true"]).allocation.node_rank == 1
     # --hosts and --hostfile exclude each other.

@@ -937,3 +937,64 @@ def test_slurms_counts_of_all_nodes_are_the_world_where_its_size_is_hidden() -> 
 def test_another_jobs_pet_master_addr_does_not_make_processes_nodes() -> None:
     job = f"RANK=2 WORLD_SIZE=4 LOCAL_RANK=0 NODE_RANK=1 AZUREML_NODE_COUNT=2 {MASTER}"
     assert seen(f"{job} PET_MASTER_ADDR=other", "RANK", "WORLD_SIZE", gpus=2) == ["2", "4"]
+
+
+@pytest.mark.parametrize("place", ["RANK=8 LOCAL_RANK=2", "RANK=5 LOCAL_RANK=1", "RANK=5 LOCAL_RANK=2"])
+def test_the_mean_number_of_processes_on_a_node_does_not_prove_that_all_are_alike(place: str) -> None:
+    """12 processes on 4 nodes may be 4 + 1 + 3 + 4: where 3 are, no quotient is the node's rank."""
+    rank, local = (f"FLUX_TASK_{word}" for word in place.replace("LOCAL_RANK", "LOCAL_ID").split())
+    sizes = "FLUX_JOB_SIZE=12 FLUX_JOB_NNODES=4 LOCAL_WORLD_SIZE=3"
+    assert seen(f"{rank} {local} {sizes} {MASTER}", "NODE_RANK", "WORLD_SIZE") == [None, "12"]
+
+
+def test_of_two_nodes_one_with_half_of_the_processes_shows_the_other() -> None:
+    environ = f'{LAST} {MASTER} SM_HOSTS=\'["algo-1", "algo-2"]\''
+    assert seen(environ, "NODE_RANK") == ["1"]
+
+
+def test_a_master_of_another_task_shows_that_its_task_is_not_listed() -> None:
+    """The list of Volcano's workers is not the whole job where MASTER_ADDR is a pod of the masters."""
+    workers = "VC_WORKER_HOSTS=job-worker-0.job,job-worker-1.job VC_WORKER_NUM=2 VC_TASK_INDEX=1"
+    variables = dict(word.split("=", 1) for word in f"{workers} MASTER_ADDR=job-master-0.job".split())
+    host = replay({"environ": variables, "hostname": "job-worker-1", "addresses": {}})
+    with pytest.raises(EnvironmentUntrusted, match="can't tell which node"):
+        plan_job(host.environ, host, read_options({}, host.environ), ("true",))
+
+
+def test_of_a_users_two_numbers_of_nodes_either_may_be_the_wrong_one() -> None:
+    """WORLD_SIZE counts pods for an operator, and processes for a user: only the user knows whose it is."""
+    pod = "RANK=0 WORLD_SIZE=4 KUBERNETES_SERVICE_HOST=10.96.0.1 JOB_COMPLETION_INDEX=0 LAUNCHER_NNODES=2"
+    assert "unset the wrong one, LAUNCHER_NNODES or WORLD_SIZE" in refused(f"{pod} MASTER_ADDR=10.0.0.5")
+
+
+def test_a_worker_of_torchrun_without_its_rank_has_no_outer_ones() -> None:
+    worker = "LOCAL_RANK=0 LOCAL_WORLD_SIZE=4 GROUP_RANK=0 GROUP_WORLD_SIZE=1 TORCHELASTIC_RUN_ID=none"
+    outer = "SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_NTASKS=1"
+    assert "a rank and a world size" in refused(f"{worker} MASTER_PORT=29400 {MASTER} {outer}")
+
+
+def test_a_steps_variables_without_its_id_are_a_tasks() -> None:
+    """SLURM_TASKS_PER_NODE is a request in a batch script, but a task's own count beside a step's lists."""
+    count = "SLURM_TASKS_PER_NODE=2 SLURM_JOB_NUM_NODES=1"
+    assert seen(count, "WORLD_SIZE", gpus=1) == ["1"]
+    text = refused(f"{count} SLURM_STEP_NUM_NODES=1 SLURM_STEP_NODELIST=n1", gpus=2)
+    assert "SLURM_TASKS_PER_NODE='2'" in text and "--nnodes 1 if each task is a job of its own" in text
+
+
+def test_a_number_of_nodes_alone_does_not_make_a_process_a_launcher_per_node() -> None:
+    """Two of mpiexec's processes are here, and both would be node 3."""
+    assert "rank of this one is missing" in refused(f"MPI_LOCALNRANKS=2 NODE_RANK=3 {MASTER}", nnodes="4")
+
+
+def test_a_process_with_a_local_rank_is_no_operators_launcher_per_node() -> None:
+    environ = f"{AZURE_ML.replace('WORLD_SIZE=2', 'WORLD_SIZE=4')} {MASTER} PET_NODE_RANK=1 NODE_RANK=1"
+    assert seen(environ.replace("RANK=1 W", "RANK=2 W"), "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE") == [
+        "2",
+        "4",
+        "2",
+    ]
+
+
+def test_a_name_that_only_pmix_gives_shows_a_process_of_a_starter() -> None:
+    """Rank 0's master is itself: without the sign it would train alone."""
+    assert "PMIX_HOSTNAME" in refused("AZ_BATCHAI_MPI_MASTER_NODE=10.0.0.5 PMIX_HOSTNAME=here")

@@ -28,7 +28,7 @@ from launcher.planning.plan import plan_job
 from launcher.planning.recorded import FOLDERS_LIMIT, read_snapshot, replay
 from launcher.planning.settings import render_environ
 from launcher.planning.snapshot import render_snapshot, take_snapshot
-from launcher.sources.signs import COUNT_ENDS, INDEX_ENDS
+from launcher.sources.signs import MARKERS
 from launcher.views.check import render_finding
 from tests.fuzz.nasty import source_names
 from tests.golden.jobs import plan_snapshot, read_case, snapshots
@@ -150,7 +150,7 @@ def test_files_that_say_where_a_node_is_are_in_a_snapshot(case: str) -> None:
 def test_every_variable_that_a_source_reads_can_be_in_a_snapshot() -> None:
     """Or a bug report would replay as another machine."""
     platforms = {name for p in PLATFORMS.values() for name in p.start(TWO_NODES)[1].environ}
-    names = (*source_names(), *(f"ACME{end}" for end in (*COUNT_ENDS, *INDEX_ENDS)))
+    names = (*source_names(), *(f"ACME{name[1:]}" for name in MARKERS if name[0] == "*"))
     assert [name for name in names if not is_public_name(name)] == []
     assert [name for name in sorted(platforms) if not is_public_name(name)] == [
         "GFORTRAN_UNBUFFERED_PRECONNECTED"

@@ -391,6 +391,7 @@ def test_the_record() -> None:
         "ended_ns": START + 83_214_000_000,
         "seconds": 83.214,
         "told": None,
+        "platform_attempt": None,
         "exception": "ValueError: no",
         "traceback": TRACEBACK.rstrip(),
         "traceback_from": "stderr",
