@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from unittest import mock
 
-from launcher.cli.main import COMMANDS
+from launcher.cli.main import dispatch
 
 
 class Built(Exception):
@@ -20,7 +20,7 @@ def find_parser(name: str) -> argparse.ArgumentParser:
 
     with mock.patch.object(argparse.ArgumentParser, "parse_args", stop):
         try:
-            COMMANDS[name](["--help"], {})  # what every command leaves to argparse
+            dispatch([name, "--help"], {})  # what every command leaves to argparse
         except Built as built:
             parser: argparse.ArgumentParser = built.args[0]
             return parser

@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # run from anywhere, installed or not
 
-from launcher.cli.main import COMMANDS  # noqa: E402
+from launcher.cli.help import COMMANDS  # noqa: E402
 from launcher.control import node as node_status  # noqa: E402
 from launcher.control import render as stacks  # noqa: E402
 from launcher.control import table as status  # noqa: E402

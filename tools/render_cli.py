@@ -10,8 +10,7 @@ import argparse
 import shtab
 
 from launcher import __version__
-from launcher.cli.help import GROUPS
-from launcher.cli.main import DESCRIPTION
+from launcher.cli.help import COMMANDS, GROUPS
 from launcher.options.flags import FLAGS
 from tools.parsers import find_parser
 
@@ -70,10 +69,11 @@ def render_man(parser: argparse.ArgumentParser) -> str:
         *(".SH SYNOPSIS", ".B launcher", "COMMAND [options] ..."),
         *(".SH DESCRIPTION", _roff(ABOUT)),
     ]
-    for title, named in GROUPS.items():
+    for title in GROUPS:
         lines.append(f".SH COMMANDS TO {_roff(title.upper())}" if title != PLUMBING else ".SH OTHER COMMANDS")
-        for name in named:
-            lines += [".TP", rf"\fBlauncher {_roff(name)}\fR", _roff(DESCRIPTION[name])]
+        for name, one in COMMANDS.items():
+            if one.group == title:
+                lines += [".TP", rf"\fBlauncher {_roff(name)}\fR", _roff(one.about)]
     for name, command in commands.choices.items():
         lines += [
             f".SH OPTIONS OF {_roff(name.upper())}",
@@ -87,8 +87,8 @@ def render_man(parser: argparse.ArgumentParser) -> str:
         for name, meaning in table.items():
             lines += [".TP", rf"\fB{_roff(name)}\fR", _roff(meaning)]
     lines.append(".SH EXAMPLES")
-    for name, example in (pair for commands in GROUPS.values() for pair in commands.items()):
-        lines += [".TP", rf"\fB{_roff(example)}\fR", _roff(DESCRIPTION[name])]
+    for one in COMMANDS.values():
+        lines += [".TP", rf"\fB{_roff(one.example)}\fR", _roff(one.about)]
     lines += [".SH SEE ALSO", ".BR torchrun (1),", ".BR mpirun (1),", ".BR srun (1)"]
     return "\n".join(lines) + "\n"
 
@@ -124,7 +124,7 @@ def make_parser(shared: set[str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="launcher", description=SUMMARY)
     parser.add_argument("--version", action="version", version=__version__, help="print the version")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
-    for name, text in DESCRIPTION.items():
+    for name, text in ((name, one.about) for name, one in COMMANDS.items()):
         found = find_parser(name)
         usage = found.format_usage().removeprefix("usage: ").strip().replace("%", "%%")
         command = commands.add_parser(name, add_help=False, help=text, description=text, usage=usage)

@@ -15,7 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # run from anywhere, installed or not
 
-from launcher.cli.main import COMMANDS  # noqa: E402
+from launcher.cli.help import COMMANDS  # noqa: E402
 from launcher.options.flags import FLAGS, GROUPS, Flag  # noqa: E402
 from tools import cause_table, job_table, platform_table  # noqa: E402
 from tools.parsers import find_parser  # noqa: E402

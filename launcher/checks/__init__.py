@@ -4,7 +4,8 @@ Each subject has one file with ``look(case)``, which returns findings: none if t
 if the answer is unknown. A check reads the node only through `launcher.machine.host.Host`, and does not
 raise, whatever the files contain.
 
-To add a check, add one file with ``look``, one row here, its tests, and one row in docs/checks.md.
+To add a check, add one file with ``look``, one row in ``checks.txt``, its tests, and one row in
+docs/checks.md.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 from importlib import import_module
 
 from launcher.checks.finding import LEVELS, OK, WARNING, Finding
+from launcher.core.blocks import read_rows
 from launcher.core.frozen import frozen
 
 TYPE_CHECKING = False
@@ -35,47 +37,15 @@ class Row:
 
     name: str
     about: str
-    is_quick: bool = True
-    is_live: bool = False
-    is_before: bool = False
+    is_quick: bool
+    is_live: bool
+    is_before: bool
 
 
-TABLE = (
-    Row("gpus", "GPUs: in the machine, in the container, visible to CUDA, and processes for them"),
-    Row("driver", "NVIDIA's driver, against the CUDA that the installed torch was built for"),
-    Row("nccl", "which `libnccl.so.2` is loaded, and other copies of it"),
-    Row("infiniband", "InfiniBand ports: active, same rate, in the container"),
-    Row("network", "your variables for NCCL, gloo and TensorPipe, against the interfaces and RDMA devices"),
-    Row("memlock", "locked memory, which RDMA needs without limit"),
-    Row("nofile", "open files of one process"),
-    Row("shm", "`/dev/shm`: size and what is free of it, for NCCL and DataLoader"),
-    Row("memory", "the memory limit, for each process of this node"),
-    Row(
-        "account",
-        "the user's name, and writable directories: home and temporary",
-        is_quick=False,
-        is_live=True,
-    ),
-    Row("disk", "space for log files and temporary files"),
-    Row(
-        "port",
-        "MASTER_PORT on the first node, if it is fixed: free, or which process holds it",
-        is_live=True,
-        is_before=True,
-    ),
-    Row("clock", "the year, and whether the clock is synchronized", is_live=True),
-    Row("proxies", "proxy variables that would capture traffic between nodes", is_live=True),
-    Row("names", "what the names of this node and of the master resolve to", is_quick=False, is_live=True),
-    Row("mpi", "the mpirun on PATH, others behind it, and packages built for another MPI", is_quick=False),
-    Row(
-        "health",
-        "GPUs that are throttled, or lack NVLinks or spare memory rows",
-        is_quick=False,
-    ),
-    Row("stale", "processes that hold memory of the GPUs", is_quick=False, is_live=True),
-    Row("site", "checks of your own: `--health-command`", is_quick=False, is_live=True),
+TABLE = tuple(
+    Row(name, about, "slow" not in marks, "live" in marks, "before" in marks)
+    for name, marks, about in read_rows("checks/checks.txt")
 )
-"""In this order: what the node has, what we may use of it, what surrounds it."""
 
 
 @frozen

@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import os
 
+from launcher.checks.case import CheckedNode
 from launcher.checks.finding import PROBLEM, WARNING, Finding, ok
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from launcher.checks.case import CheckedNode
 
 NAMES = ("LOGNAME", "USER", "LNAME", "USERNAME")
 """Variables that Python's getpass.getuser reads before the accounts."""
@@ -22,15 +19,11 @@ WRITABLE = "a writable directory"
 
 def look(case: CheckedNode) -> list[Finding]:
     """Check the account's name, the home directory and the directories for temporary files."""
-    return [*_check_name(case), *_check_home(case), *_check_temporary(case)]
-
-
-def _check_name(case: CheckedNode) -> list[Finding]:
-    if case.host.home() or any(case.environ.get(name) for name in NAMES):
-        return []
+    named = case.host.home() or any(case.environ.get(name) for name in NAMES)
     found = "none: getpass.getuser() and torch.compile fail"
     fix = "set USER to any name: -e USER=trainer; or add the uid to /etc/passwd in the image"
-    return [Finding("account", WARNING, "user name", "an entry in /etc/passwd, or USER", found, fix)]
+    nameless = Finding("account", WARNING, "user name", "an entry in /etc/passwd, or USER", found, fix)
+    return [*([] if named else [nameless]), *_check_home(case), *_check_temporary(case)]
 
 
 def _check_home(case: CheckedNode) -> list[Finding]:

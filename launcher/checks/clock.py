@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import time
 
+from launcher.checks.case import CheckedNode
 from launcher.checks.finding import PROBLEM, WARNING, Finding, ok
 from launcher.core.frozen import frozen
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from launcher.checks.case import CheckedNode
-    from launcher.machine.host import Host
+from launcher.machine.host import Host
 
 WHAT = "clock"
 YEARS = (2025, 2100)

@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import os
 
+from launcher.checks.case import CheckedNode
 from launcher.checks.finding import PROBLEM, WARNING, Finding, ok
 from launcher.core.errors import say_size
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from launcher.checks.case import CheckedNode
-    from launcher.machine.host import Host
+from launcher.machine.host import Host
 
 LITTLE_BYTES = 1 << 30
 NOTHING_BYTES = 100 << 20

@@ -13,45 +13,17 @@ from __future__ import annotations
 
 import re
 
+from launcher.checks.case import CheckedNode
 from launcher.checks.finding import PROBLEM, WARNING, Finding, ok
 from launcher.checks.runtime import MACHINE
+from launcher.core.blocks import read_rows
 from launcher.machine.gpus import read_driver_version
 from launcher.machine.libraries import find_library
 from launcher.machine.packages import RUNTIMES_ALL
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from launcher.checks.case import CheckedNode
-
 TORCH = "torch"
 WHAT = "NVIDIA driver"
-NEEDED = {
-    (13, 2): "595.45.04",
-    (13, 1): "590.44.01",
-    (13, 0): "580.65.06",
-    (12, 9): "575.51.03",
-    (12, 8): "570.26",
-    (12, 6): "560.28.03",
-    (12, 5): "555.42.02",
-    (12, 4): "550.54.14",
-    (12, 3): "545.23.06",
-    (12, 2): "535.54.03",
-    (12, 1): "530.30.02",
-    (12, 0): "525.60.13",
-    (11, 8): "520.61.05",
-    (11, 7): "515.43.04",
-    (11, 6): "510.39.01",
-    (11, 5): "495.29.05",
-    (11, 4): "470.42.01",
-    (11, 3): "465.19.01",
-    (11, 2): "460.27.03",
-    (11, 1): "455.23",
-    (11, 0): "450.51.05",
-    (10, 2): "440.33",
-    (10, 1): "418.39",
-    (10, 0): "410.48",
-    (9, 2): "396.26",
-}
+NEEDED = {tuple(map(int, cuda.split("."))): oldest for cuda, oldest in read_rows("checks/drivers.txt")}
 """The driver that comes with each toolkit, the oldest that supports all of it. Newest first."""
 LEAST = {13: "580", 12: "525.60.13", 11: "450.80.02"}
 """The oldest driver that can run programs of every toolkit of a major version."""

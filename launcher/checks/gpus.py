@@ -6,15 +6,10 @@ Configurations with Docker" (--gpus); Kubernetes "Schedule GPUs".
 
 from __future__ import annotations
 
+from launcher.checks.case import CheckedNode
 from launcher.checks.finding import PROBLEM, WARNING, Finding, ok, render_count
 from launcher.checks.runtime import AZURE_ML, option
 from launcher.machine.numa import AMD_DEVICES, DRIVER_DEVICES, parse_pci_address, read_layout
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from launcher.checks.case import CheckedNode
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
@@ -96,7 +91,7 @@ def _look_at_variable(case: CheckedNode) -> list[Finding]:
     return [ok("gpus", VISIBLE, f"{count} of {case.exposed_count}")]
 
 
-def _is_foreign(entry: str, here: Sequence[str | None]) -> bool:
+def _is_foreign(entry: str, here: list[str | None]) -> bool:
     """Whether a UUID or its prefix matches no GPU or several; False if not all UUIDs here are known."""
     known = [uuid for uuid in here if uuid is not None]
     return len(known) == len(here) > 0 and sum(uuid.startswith(entry) for uuid in known) != 1

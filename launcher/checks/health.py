@@ -6,14 +6,11 @@ Management" (when to reset and when to replace a GPU).
 
 from __future__ import annotations
 
+from launcher.checks.case import CheckedNode
 from launcher.checks.finding import PROBLEM, WARNING, Finding, ok, render_count
+from launcher.machine.gpu_facts import GpuFacts
 from launcher.machine.hardware import count_switched
 from launcher.machine.nvml import read_gpu_facts
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from launcher.checks.case import CheckedNode
-    from launcher.machine.gpu_facts import GpuFacts
 
 SLOWED = frozenset(("hardware slowdown", "hot (software)", "hot (hardware)", "power brake"))
 """Reasons for low clocks that are a fault of the node. A GPU at its power cap is not faulty."""
@@ -65,17 +62,14 @@ def _compare_ecc(gpus: list[GpuFacts]) -> list[Finding]:
     """Compare ECC: a GPU without it is faster, but more likely to compute wrong results."""
     if not any(gpu.has_ecc for gpu in gpus):
         return []
-    return [
-        Finding(
-            "health",
-            WARNING,
-            _name(gpu),
-            "ECC, as others have",
-            "none",
-            f"nvidia-smi -e 1 -i {gpu.address or gpu.index} on the machine, and a reset",
-        )
+    fixes = {
+        gpu: f"nvidia-smi -e 1 -i {gpu.address or gpu.index} on the machine, and a reset"
         for gpu in gpus
         if gpu.has_ecc is False
+    }
+    return [
+        Finding("health", WARNING, _name(gpu), "ECC, as others have", "none", fix)
+        for gpu, fix in fixes.items()
     ]
 
 

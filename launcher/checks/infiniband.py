@@ -8,14 +8,11 @@ Source: Linux Documentation/infiniband/user_verbs.rst (uverbs), sysfs-class-infi
 
 from __future__ import annotations
 
+from launcher.checks.case import CheckedNode
 from launcher.checks.finding import PROBLEM, WARNING, Finding, ok, render_count
 from launcher.checks.runtime import AZURE_ML, option
 from launcher.fabrics.variables import find_exclusion
 from launcher.machine.infiniband import Port, is_omni_path, is_usable
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from launcher.checks.case import CheckedNode
 
 CAUSES = {
     "INIT": "no subnet manager has answered yet (opensm on the fabric); else use another VM",

@@ -9,16 +9,13 @@ counts in the first user namespace only); NCCL user guide, "Troubleshooting".
 
 from __future__ import annotations
 
+from launcher.checks.case import CheckedNode
 from launcher.checks.finding import PROBLEM, WARNING, Finding, ok
 from launcher.checks.nofile import read_limit
 from launcher.checks.runtime import option
 from launcher.core.errors import say_size
+from launcher.machine.host import Host
 from launcher.machine.infiniband import is_usable
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from launcher.checks.case import CheckedNode
-    from launcher.machine.host import Host
 
 WHAT = "locked memory (ulimit -l)"
 LOCKED = "Max locked memory"

@@ -7,15 +7,11 @@ Source: Linux Documentation/admin-guide/cgroup-v2.rst (memory.max), proc(5) (Mem
 
 from __future__ import annotations
 
+from launcher.checks.case import CheckedNode
 from launcher.checks.finding import WARNING, Finding, ok
 from launcher.checks.runtime import AZURE_ML, option
 from launcher.core.errors import say_size
-from launcher.machine.cgroup import read_memory_limit
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from launcher.checks.case import CheckedNode
-    from launcher.machine.host import Host
+from launcher.machine.cgroup import read_fields, read_memory_limit
 
 WHAT = "memory"
 PER_PROCESS_BYTES = 2 << 30
@@ -23,7 +19,8 @@ PER_PROCESS_BYTES = 2 << 30
 
 def look(case: CheckedNode) -> list[Finding]:
     """Compare the limit or the node's memory, whichever is smaller, with 2 GiB for each process."""
-    limit, total = read_memory_limit(case.host), _read_total(case.host)
+    limit, fields = read_memory_limit(case.host), read_fields(case.host, "/proc/meminfo")
+    total = fields["MemTotal:"] << 10 if "MemTotal:" in fields else None
     known = [size for size in (limit, total) if size is not None]
     if not known:
         return []
@@ -47,11 +44,3 @@ def look(case: CheckedNode) -> list[Finding]:
         fix = whole if case.runtime == AZURE_ML else fix
     expected = f"{needed} or more, 2 GiB for each of {count} process{'es' if count > 1 else ''}"
     return [Finding("memory", WARNING, WHAT, expected, found, fix)]
-
-
-def _read_total(host: Host) -> int | None:
-    for line in (host.read_text("/proc/meminfo") or "").splitlines():
-        words = line.split()
-        if words[:1] == ["MemTotal:"] and len(words) > 1 and words[1].isdecimal() and len(words[1]) < 16:
-            return int(words[1]) << 10
-    return None

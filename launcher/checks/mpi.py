@@ -8,13 +8,10 @@ Source: MPICH ABI Compatibility Initiative; Open MPI "Version number scheme" (se
 
 from __future__ import annotations
 
+from launcher.checks.case import CheckedNode
 from launcher.checks.finding import PROBLEM, WARNING, Finding, ok
 from launcher.core.errors import Unavailable
 from launcher.machine.mpi import KIN, MPICH, OPEN_MPI, Mpi
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from launcher.checks.case import CheckedNode
 
 ABI = {"Intel MPI": MPICH}
 """Families that have the same library as another."""
@@ -30,15 +27,10 @@ def look(case: CheckedNode) -> list[Finding]:
     if mpi is None:
         return []
     first = ok("mpi", "mpirun", f"{mpi.family} {mpi.version}, {mpi.path}")
-    return [first, *_look_at_others(case), *_look_at_packages(case, mpi)]
-
-
-def _look_at_others(case: CheckedNode) -> list[Finding]:
     paths = case.host.mpi_starters(case.environ)
-    if len(paths) < 2:
-        return []
     fix = "if your program was built with another one, put its directory first on PATH"
-    return [Finding("mpi", WARNING, "mpiruns on PATH", "one", ", ".join(paths), fix)]
+    several = Finding("mpi", WARNING, "mpiruns on PATH", "one", ", ".join(paths), fix)
+    return [first, *([several] if len(paths) > 1 else []), *_look_at_packages(case, mpi)]
 
 
 def _look_at_packages(case: CheckedNode, mpi: Mpi) -> list[Finding]:

@@ -9,14 +9,11 @@ loopback; GLOO_SOCKET_IFNAME goes first).
 
 from __future__ import annotations
 
+from launcher.checks.case import CheckedNode
 from launcher.checks.finding import PROBLEM, WARNING, Finding, ok
 from launcher.checks.runtime import KUBERNETES
 from launcher.core.environ import is_loopback
 from launcher.planning.parts import GLOO_INTERFACE
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from launcher.checks.case import CheckedNode
 
 
 def look(case: CheckedNode) -> list[Finding]:

@@ -9,14 +9,10 @@ takes precedence over LD_LIBRARY_PATH).
 
 from __future__ import annotations
 
+from launcher.checks.case import CheckedNode
 from launcher.checks.finding import WARNING, Finding, ok
 from launcher.machine.libraries import find_library
 from launcher.machine.packages import NCCLS
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from launcher.checks.case import CheckedNode
-    from launcher.machine.libraries import Library
 
 NAME = "libnccl.so.2"
 
@@ -44,20 +40,14 @@ def _find_copies(case: CheckedNode) -> list[tuple[str, str]]:
     An unknown version is empty.
     """
     found = find_library(case.host, case.environ, NAME)
-    preloaded = [item for item in found if item.path in _preloads(case)]
+    first = case.environ.get("LD_PRELOAD", "").replace(":", " ").split()
+    preloaded = [item for item in found if item.path in first]
     wheel = next((package for package in case.packages or () if package.name in NCCLS), None)
     path = f"{wheel.folder}/nvidia/nccl/lib/{NAME}" if wheel else ""
     ours = [(path, wheel.version)] if wheel and not any(item.file == path for item in preloaded) else []
     rest = [item for item in found if item not in preloaded and item.file != path]
-    return [*_describe(preloaded), *ours, *_describe(rest)]
-
-
-def _preloads(case: CheckedNode) -> list[str]:
-    return case.environ.get("LD_PRELOAD", "").replace(":", " ").split()
-
-
-def _describe(copies: list[Library]) -> list[tuple[str, str]]:
-    return [(copy.path, copy.version) for copy in copies]
+    before, after = ([(copy.path, copy.version) for copy in copies] for copies in (preloaded, rest))
+    return [*before, *ours, *after]
 
 
 def _name(path: str, version: str) -> str:

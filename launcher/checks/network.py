@@ -5,14 +5,11 @@ Source: see `launcher.fabrics.variables`.
 
 from __future__ import annotations
 
+from launcher.checks.case import CheckedNode
 from launcher.checks.finding import PROBLEM, WARNING, Finding, ok
 from launcher.core.environ import NETWORK_NAMES
 from launcher.fabrics.facts import read_variables
 from launcher.fabrics.variables import find_faults
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from launcher.checks.case import CheckedNode
 
 
 def look(case: CheckedNode) -> list[Finding]:

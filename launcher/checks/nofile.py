@@ -7,15 +7,12 @@ descriptor per shared tensor); Azure's HPC images set 65535.
 
 from __future__ import annotations
 
+from launcher.checks.case import CheckedNode
 from launcher.checks.finding import WARNING, Finding, ok
 from launcher.checks.runtime import option
 from launcher.core.frozen import frozen
 from launcher.core.ranks import is_number
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from launcher.checks.case import CheckedNode
-    from launcher.machine.host import Host
+from launcher.machine.host import Host
 
 WHAT = "open files (ulimit -n)"
 ENOUGH = 4096

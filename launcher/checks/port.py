@@ -5,14 +5,11 @@ Source: ip(7) (ip_local_port_range, ip_local_reserved_ports).
 
 from __future__ import annotations
 
+from launcher.checks.case import CheckedNode
 from launcher.checks.finding import PROBLEM, WARNING, Finding, ok
 from launcher.core.ranks import is_number
+from launcher.machine.host import Host
 from launcher.machine.sockets import LISTEN, find_holder, find_sockets
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from launcher.checks.case import CheckedNode
-    from launcher.machine.host import Host
 
 RANGE = "/proc/sys/net/ipv4/ip_local_port_range"
 RESERVED = "/proc/sys/net/ipv4/ip_local_reserved_ports"
@@ -36,14 +33,11 @@ def look(case: CheckedNode) -> list[Finding]:
         use = "listens there" if listening else "has a connection from there"
         return [Finding("port", PROBLEM, what, "free", f"{by} {use}", end + fix)]
     if case.spans_nodes and _is_ephemeral(case.host, port):
-        found = f"a port that the kernel gives to outgoing connections ({_range_text(case.host)})"
+        bounds = " to ".join((case.host.read_text(RANGE) or "").split())
+        found = f"a port that the kernel gives to outgoing connections ({bounds})"
         fix = "pass --master-port N below that range, on all nodes"
         return [Finding("port", WARNING, what, "a port outside that range", found, fix)]
     return [ok("port", what, "free")]
-
-
-def _range_text(host: Host) -> str:
-    return " to ".join((host.read_text(RANGE) or "").split())
 
 
 def _is_ephemeral(host: Host, port: int) -> bool:

@@ -9,13 +9,10 @@ Source: NCCL user guide, "Troubleshooting, Shared memory" (1 GiB); PyTorch READM
 
 from __future__ import annotations
 
+from launcher.checks.case import CheckedNode
 from launcher.checks.finding import PROBLEM, WARNING, Finding, ok
 from launcher.checks.runtime import AZURE_ML, option
 from launcher.core.errors import say_size
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from launcher.checks.case import CheckedNode
 
 PLACE = "/dev/shm"  # noqa: S108 - its real name
 PER_PROCESS_BYTES = 1 << 30

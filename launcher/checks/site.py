@@ -8,18 +8,14 @@ from __future__ import annotations
 import os
 import shlex
 import signal
+from collections.abc import Sequence
 
+from launcher.checks.case import CheckedNode
 from launcher.checks.finding import PROBLEM, Finding, ok
 from launcher.core.redact import quote_command
 from launcher.process.helper import Helpers
 from launcher.process.loop import Loop
 from launcher.recovery.health import ask_health
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from launcher.checks.case import CheckedNode
 
 COMMAND_LENGTH = 120
 

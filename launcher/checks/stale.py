@@ -5,15 +5,11 @@ Source: NVIDIA NVML API reference; its value of used memory includes some of the
 
 from __future__ import annotations
 
+from launcher.checks.case import CheckedNode
 from launcher.checks.finding import PROBLEM, WARNING, Finding, ok, render_count
 from launcher.core.errors import say_size
-from launcher.machine.nvml import read_gpu_use
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from launcher.checks.case import CheckedNode
-    from launcher.machine.host import Host
-    from launcher.machine.nvml import GpuMemoryUse
+from launcher.machine.host import Host
+from launcher.machine.nvml import GpuMemoryUse, read_gpu_use
 
 OWN_BYTES = 2 << 30
 """Memory of a large GPU that the driver itself may use."""

@@ -8,7 +8,7 @@ import sys
 from launcher.command.words import is_python
 from launcher.core.model import DEFAULT_PORT
 from launcher.machine.host import Host
-from launcher.options.reading import read_options
+from launcher.options.reading import read_options, read_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -79,23 +79,13 @@ def plan(
     Raises:
         LauncherError: The job cannot be planned, for one of the reasons that `setup` lists.
     """
-    from launcher.options.quick import read_quickly
     from launcher.planning.plan import plan_job
 
-    typed, command = read_quickly(argv, environ) or _read_slowly(argv, environ)
+    typed, command, _ = read_words(argv, environ)
     if answers is None and root != "/":
         answers = {}
     host = Host(root, port=DEFAULT_PORT, answers=answers)
     return plan_job(environ, host, read_options(typed, environ, host, command), command)
-
-
-def _read_slowly(
-    argv: Sequence[str], environ: Mapping[str, str]
-) -> tuple[dict[str, str | bool], tuple[str, ...]]:
-    from launcher.options.parser import read_run
-
-    typed, command, _ = read_run(argv, environ)
-    return typed, command
 
 
 def read_own_command() -> tuple[str, ...]:

@@ -7,9 +7,9 @@ import os
 from launcher.checks import run_checks
 from launcher.checks.case import read_case
 from launcher.checks.finding import PROBLEM, Finding
+from launcher.cli.stdout import write
 from launcher.core.environ import Malformed, shorten
 from launcher.core.errors import EXIT_HARDWARE, LauncherError, UsageError, make_error
-from launcher.core.log import say
 from launcher.core.model import Plan, Scope
 from launcher.frameworks.script import describe_missing
 from launcher.machine.host import Host
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 HEALTH = "health_command"
 
 
-def check(argv: Sequence[str], environ: Mapping[str, str], description: str) -> tuple[int, str]:
-    """Run ``launcher check ARGV``; return the exit status and the text to print.
+def check(argv: Sequence[str], environ: Mapping[str, str], description: str) -> int:
+    """``launcher check``: finds problems of this machine before a job does.
 
     Raises:
         UsageError: The command line or the snapshot is wrong.
@@ -54,8 +54,8 @@ def check(argv: Sequence[str], environ: Mapping[str, str], description: str) -> 
     case = read_case(host, environ, plan, command, asks=True, health_commands=health_commands)
     result = run_checks(case, more=refused)
     colours = os.isatty(1) and not environ.get("NO_COLOR")
-    text = render_json(result, case) if words.format == "json" else render_text(result, case, colours=colours)
-    return EXIT_HARDWARE if words.strict and result.count(PROBLEM) else 0, text
+    write(render_json(result, case) if words.format == "json" else render_text(result, case, colours=colours))
+    return EXIT_HARDWARE if words.strict and result.count(PROBLEM) else 0
 
 
 def _read_health_commands(
@@ -95,7 +95,6 @@ def _plan(
     options = read_options(typed, environ, host, command)
     try:
         job = plan_job(environ, host, options, command)
-        return job, _judge_script(job)
     except UsageError:
         raise
     except LauncherError as error:
@@ -110,15 +109,11 @@ def _plan(
             )
             for problem in error.problems
         ]
-
-
-def _judge_script(plan: Plan) -> list[Finding]:
-    """Return a finding if the job's script is missing."""
-    if not plan.missing:
-        return []
-    problem = describe_missing(plan.missing)
+    if not job.missing:
+        return job, []
+    problem = describe_missing(job.missing)
     what = f"the script of this job [{problem.code}]"
-    return [Finding("plan", PROBLEM, what, "a file that can be run", problem.what, problem.fix)]
+    return job, [Finding("plan", PROBLEM, what, "a file that can be run", problem.what, problem.fix)]
 
 
 def find_problems(
@@ -143,9 +138,3 @@ def find_problems(
         for finding in result.findings
         if finding.level == PROBLEM
     )
-
-
-def say_problems(plan: Plan, environ: Mapping[str, str], command: Sequence[str]) -> None:
-    """Print the problems of the quick checks to standard error."""
-    for line in find_problems(plan, environ, command):
-        say(line, "node-check")

@@ -9,8 +9,7 @@ from launcher.core.log import guess_style, say
 from launcher.guest.marker import DISABLE
 from launcher.options.flag_values import is_on
 from launcher.options.given import Given
-from launcher.options.quick import read_quickly
-from launcher.options.reading import Options
+from launcher.options.reading import Options, read_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,13 +35,7 @@ def leave_alone(argv: Sequence[str], environ: Mapping[str, str]) -> None:
     except Malformed as error:
         where, name, origin = "environment", DISABLE, f"{DISABLE}={environ[DISABLE]!r}"
         raise make_error("malformed-flag", where=where, origin=origin, expected=error, name=name) from error
-    quick = read_quickly(argv, environ)
-    if quick is None:
-        from launcher.options.parser import read_run
-
-        typed, command, dry_run = read_run(argv, environ)
-    else:
-        (typed, command), dry_run = quick, False
+    typed, command, dry_run = read_words(argv, environ)
     if dry_run or not command:
         return
     from launcher.process.execute import execute

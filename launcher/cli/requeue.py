@@ -8,6 +8,8 @@ import re
 import shutil
 import signal
 import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from typing import BinaryIO
 
 from launcher.core.environ import Malformed, parse_int
 from launcher.core.errors import make_error
@@ -15,11 +17,6 @@ from launcher.core.log import say
 from launcher.core.redact import printable, redact
 from launcher.machine.whole import open_file
 from launcher.options.parser import make_parser
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from typing import BinaryIO
 
 LIMIT, LIMIT_MOST = 10, 1000
 UPDATE_S = 1.0
@@ -76,7 +73,8 @@ def _find_bad(shown: str) -> list[str]:
     found = LOG.search(shown)
     try:
         with open(open_file(found[1] if found else ""), "rb") as log:
-            return [nodes.decode() for line in _read_lines(log) for nodes in _find_in(line)]
+            ours = [(line, mark) for line in _read_lines(log) if (mark := OURS.search(line))]
+            return [nodes.decode() for line, mark in ours for nodes in BAD.findall(line, mark.end())]
     except OSError:
         return []
 
@@ -88,12 +86,6 @@ def _read_lines(log: BinaryIO) -> Iterator[bytes]:
         if is_whole:
             yield line
         is_whole = line.endswith(b"\n")
-
-
-def _find_in(line: bytes) -> list[bytes]:
-    """Return the bad nodes named in one of our log lines."""
-    ours = OURS.search(line)
-    return BAD.findall(line, ours.end()) if ours else []
 
 
 def _program() -> str:

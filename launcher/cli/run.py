@@ -11,49 +11,43 @@ from launcher.core.errors import CommandNotFound, EnvironmentUntrusted
 from launcher.core.log import say, use_style
 from launcher.core.model import Mode, Plan, PlannedProcess, Scope
 from launcher.machine.host import Host
-from launcher.options.quick import read_quickly
-from launcher.options.reading import read_options
+from launcher.options.reading import read_options, read_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from launcher.agent.agent import Agent
     from launcher.control.server import StatusServer
-    from launcher.core.model import Peers
     from launcher.options.reading import Options
     from launcher.process.spawn import Child
 
     Checks = Callable[[], Sequence[str]]
 
 
-def run(argv: Sequence[str], environ: Mapping[str, str], commands: Collection[str]) -> int:
+def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """Exec the command, or start one process per GPU and wait.
 
     Args:
         argv: The words after ``launcher run``.
         environ: The environment that the launcher was started with.
-        commands: The names of the launcher's own commands.
     """
     if os.getpid() == 1:
         from launcher.process.signals import hold
 
         hold()
-    quick = read_quickly(argv, environ)
-    if quick is None:
-        from launcher.options.parser import read_run
-
-        typed, command, dry_run = read_run(argv, environ)
-    else:
-        (typed, command), dry_run = quick, False
+    typed, command, dry_run = read_words(argv, environ)
     if dry_run or not command:
         from launcher.cli.show import show_and_refuse, show_plan
 
         return show_plan(typed, environ, command) if dry_run else show_and_refuse(typed, environ)
-    if not typed and _is_our_command(command, commands):
+    is_launcher = command[0].rpartition("/")[2] == "launcher" and len(command) > 1
+    if not typed and is_launcher:
+        from launcher.cli.help import COMMANDS
         from launcher.process.execute import execute
 
-        execute(command, environ)
+        if command[1] in COMMANDS:  # an image's entry point execs that instead
+            execute(command, environ)
     host = Host()  # keep it until the end: it holds the port of a single-node job
     try:
         options = read_options(typed, environ, host, command)
@@ -77,9 +71,17 @@ def run(argv: Sequence[str], environ: Mapping[str, str], commands: Collection[st
         return plan_job(environ, host, changed, command, met=hosts or met, seats=seats)
 
     if plan.peers is not None:
-        return _run_together(plan, plan.peers, command, replan, environ, checks)
-    named = plan
-    if listens_here(plan):
+        from launcher.agent.children import make_children
+        from launcher.cluster.start import run_together
+
+        def make(planned: Plan) -> Sequence[Child]:
+            hold_ports(planned)  # after the roll call, so that the other nodes learn of a failure
+            return make_children(planned, environ)
+
+        return run_together(plan, plan.peers, command, make, replan, environ, checks, serve)
+    named, allocation = plan, plan.allocation
+    first = allocation.rank if allocation.scope is Scope.PROCESS else allocation.node_rank
+    if first == 0 and not plan.takes_free_port:  # rank 0 listens here, at a port that may be taken
         from launcher.process.port_checks import settle_rendezvous
 
         plan = settle_rendezvous(plan, environ, replan, host)
@@ -94,11 +96,6 @@ def run(argv: Sequence[str], environ: Mapping[str, str], commands: Collection[st
 
     moves = plan.agent is None and (plan.takes_free_port or plan is not named)
     return _carry_out(plan, environ, checks, plan_again if moves else None)
-
-
-def _is_our_command(command: Sequence[str], commands: Collection[str]) -> bool:
-    """Whether the command is itself a launcher command line; an image's entry point execs that instead."""
-    return command[0].rpartition("/")[2] == "launcher" and len(command) > 1 and command[1] in commands
 
 
 def _plan_start(
@@ -126,7 +123,8 @@ def _plan_start(
 
         require_command(plan.supervision.restarts.health_argv, environ)
     if is_first_here(plan):
-        _warn((*plan.warnings, *name_unknown(environ)))
+        for sentence in (*plan.warnings, *name_unknown(environ)):
+            say(f"warning: {sentence}", "warning")
     if plan.meeting is not None and not plan.meeting.at_start:
         from launcher.cluster.address_exchange import meet
 
@@ -138,12 +136,6 @@ def _plan_start(
 def is_first_here(plan: Plan) -> bool:
     """Whether this launcher is the node's only one, or the one with local rank 0."""
     return plan.allocation.scope is Scope.NODE or plan.allocation.local_rank == 0
-
-
-def _warn(sentences: Sequence[str]) -> None:
-    if sentences:
-        for sentence in sentences:
-            say(f"warning: {sentence}", "warning")
 
 
 def _plan_checks(
@@ -160,37 +152,19 @@ def _plan_checks(
         has_stakes = plan.topology.spans_nodes or bool(plan.machine.gpu_count)
         if plan.mode is not Mode.SUPERVISE or not has_stakes or not is_first_here(plan):
             return None
-        return lambda: _find_problems(plan, environ, command)
-    if given.value:
-        from launcher.cli.check import say_problems
+    elif not given.value:
+        return None
 
-        say_problems(plan, environ, command)
+    def find(*, started: bool) -> Sequence[str]:
+        from launcher.cli.check import find_problems
+
+        return find_problems(plan, environ, command, started=started)
+
+    if given is None:
+        return lambda: find(started=True)
+    for line in find(started=False):
+        say(line, "node-check")
     return None
-
-
-def _find_problems(plan: Plan, environ: Mapping[str, str], command: Sequence[str]) -> Sequence[str]:
-    from launcher.cli.check import find_problems
-
-    return find_problems(plan, environ, command, started=True)
-
-
-def _run_together(
-    plan: Plan,
-    peers: Peers,
-    command: Sequence[str],
-    replan: Callable[[int, Mapping[int, int], tuple[str, ...]], Plan],
-    environ: Mapping[str, str],
-    checks: Checks | None,
-) -> int:
-    """Carry out a plan whose launchers have a control channel: processes start once all nodes are there."""
-    from launcher.agent.children import make_children
-    from launcher.cluster.start import run_together
-
-    def make(planned: Plan) -> Sequence[Child]:
-        hold_ports(planned)  # after the roll call, so that the other nodes learn of a failure
-        return make_children(planned, environ)
-
-    return run_together(plan, peers, command, make, replan, environ, checks, serve)
 
 
 def _name_port(typed: Mapping[str, str | bool], options: Options, port: int) -> dict[str, str | bool]:
@@ -201,13 +175,6 @@ def _name_port(typed: Mapping[str, str | bool], options: Options, port: int) -> 
         head, colon, tail = endpoint.rpartition(":")
         changed["rdzv_endpoint"] = f"{head if colon and tail.isdecimal() else endpoint}:{port}"
     return changed
-
-
-def listens_here(plan: Plan) -> bool:
-    """Whether rank 0 is ours and listens at a fixed port, which may be taken."""
-    allocation = plan.allocation
-    first = allocation.rank if allocation.scope is Scope.PROCESS else allocation.node_rank
-    return first == 0 and not plan.takes_free_port
 
 
 def hold_ports(plan: Plan) -> None:

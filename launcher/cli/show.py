@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping, Sequence
+from typing import NoReturn
 
 from launcher.cli.stdout import write
 from launcher.core.errors import LauncherError, make_error, print_problems
@@ -11,16 +13,17 @@ from launcher.core.files import replace_file
 from launcher.core.log import say
 from launcher.core.model import DEFAULT_PORT, Companion, Plan, PlannedProcess, Scope
 from launcher.machine.host import Host
-from launcher.options.parser import add_command, add_flags, add_replay, make_parser, of_kind, strip_dashes
+from launcher.options.parser import (
+    Parser,
+    add_command,
+    add_flags,
+    add_replay,
+    make_parser,
+    of_kind,
+    strip_dashes,
+)
 from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import NoReturn
-
-    from launcher.options.parser import Parser
 
 STYLES = ("table", "sh", "json", "dotenv")
 VIEWS = ("text", "json")
@@ -93,8 +96,7 @@ def plan(argv: Sequence[str], environ: Mapping[str, str], description: str) -> i
     add_flags(parser)
     add_command(parser)
     words = parser.parse_args(argv)
-    job, inherited = plan_here(vars(words), environ, strip_dashes(words.command))
-    return _print_plan(job, inherited, words.format, whole=words.all)
+    return show_plan(vars(words), environ, strip_dashes(words.command), words.format, whole=words.all)
 
 
 def snapshot(argv: Sequence[str], environ: Mapping[str, str], description: str) -> int:
@@ -164,10 +166,21 @@ def show_and_refuse(typed: Mapping[str, str | bool], environ: Mapping[str, str])
     raise make_error("no-command")
 
 
-def show_plan(typed: Mapping[str, str | bool], environ: Mapping[str, str], command: Sequence[str]) -> int:
+def show_plan(
+    typed: Mapping[str, str | bool],
+    environ: Mapping[str, str],
+    command: Sequence[str],
+    style: str = "text",
+    *,
+    whole: bool = False,
+) -> int:
     """Print the plan that ``launcher run`` would carry out."""
-    job, inherited = plan_here(typed, environ, command)
-    return _print_plan(job, inherited, "text")
+    from launcher.views.plan import render_text
+    from launcher.views.plan_json import render_json
+
+    job, environ = plan_here(typed, environ, command)
+    write(render_json(job, environ) if style == "json" else render_text(job, environ, whole=whole))
+    return 0
 
 
 def plan_here(
@@ -187,11 +200,3 @@ def _find_host(typed: Mapping[str, str | bool], environ: Mapping[str, str]) -> t
 
     recorded = read_snapshot(replay)
     return recorded, recorded.environ
-
-
-def _print_plan(job: Plan, environ: Mapping[str, str], style: str, *, whole: bool = False) -> int:
-    from launcher.views.plan import render_text
-    from launcher.views.plan_json import render_json
-
-    write(render_json(job, environ) if style == "json" else render_text(job, environ, whole=whole))
-    return 0

@@ -7,10 +7,11 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
+from launcher.cli.stdout import write
 from launcher.control import QUESTION_LIMIT_BYTES
-from launcher.control.client import Launcher, Message, ask_launcher, await_launchers, choose
+from launcher.control.client import Launcher, ask_launcher, await_launchers, choose
 from launcher.control.received import number, rows_of, words
 from launcher.control.table import (
     View,
@@ -41,10 +42,9 @@ CPU_S = 0.5
 EXEC_S = 60.0
 REST_BYTES = 256
 """Of a question, beside the command line and the nodes."""
-Write = Callable[[str], None]
 
 
-def status(argv: Sequence[str], environ: Mapping[str, str], description: str, write: Write) -> int:
+def status(argv: Sequence[str], environ: Mapping[str, str], description: str) -> int:
     """Run ``launcher status``."""
     parser = make_parser("status", "[options]", description)
     _add_common(parser)
@@ -58,7 +58,7 @@ def status(argv: Sequence[str], environ: Mapping[str, str], description: str, wr
     )
     options = parser.parse_args(argv)
     try:
-        launcher = _find(options.job, environ, write)
+        launcher = _find(options.job, environ)
     except UsageError:
         if options.json or options.watch is not None:
             raise
@@ -66,14 +66,14 @@ def status(argv: Sequence[str], environ: Mapping[str, str], description: str, wr
         return 0
     before = make_view(ask_launcher(launcher, "status"))
     if options.watch is not None:
-        return _watch(launcher, before, options, write)
+        return _watch(launcher, before, options)
     time.sleep(CPU_S)
     view = with_cpu(before, make_view(ask_launcher(launcher, "status")))
     write(_render(view, options.json))
     return _status_of(view)
 
 
-def stacks(argv: Sequence[str], environ: Mapping[str, str], description: str, write: Write) -> int:
+def stacks(argv: Sequence[str], environ: Mapping[str, str], description: str) -> int:
     """Run ``launcher stacks``."""
     parser = make_parser("stacks", "[options]", description)
     _add_common(parser)
@@ -84,13 +84,13 @@ def stacks(argv: Sequence[str], environ: Mapping[str, str], description: str, wr
     options = parser.parse_args(argv)
     from launcher.control import render
 
-    launcher = _find(options.job, environ, write)
+    launcher = _find(options.job, environ)
     view = make_view(ask_launcher(launcher, "stacks", threads=options.threads, native=options.native))
     write(render.render_json(view) if options.json else render.render_text(view, threads=options.threads))
     return _status_of(view)
 
 
-def run_program(argv: Sequence[str], environ: Mapping[str, str], description: str, write: Write) -> int:
+def run_program(argv: Sequence[str], environ: Mapping[str, str], description: str) -> int:
     """Run ``launcher exec``: a program on nodes of the job; return the highest of its statuses."""
     parser = make_parser("exec", "NODE,...|--all [options] -- COMMAND ...", description)
     parser.add_argument("nodes", metavar="NODE,...", nargs="?", type=_ranks, help="node ranks")
@@ -111,7 +111,7 @@ def run_program(argv: Sequence[str], environ: Mapping[str, str], description: st
         parser.error(f"expected a shorter command line: {QUESTION_LIMIT_BYTES >> 10} KiB at most")
     from launcher.control import render
 
-    answers = ask_launcher(_find(options.job, environ, write), "exec", options.timeout, **question)
+    answers = ask_launcher(_find(options.job, environ), "exec", options.timeout, **question)
     if any(answer.get("error") == "no-token" for answer in answers):
         raise make_error("exec-without-token")
     text, remarks, status = render.render_run(make_view(answers), options.nodes or ())
@@ -121,7 +121,7 @@ def run_program(argv: Sequence[str], environ: Mapping[str, str], description: st
     return status
 
 
-def debug(argv: Sequence[str], environ: Mapping[str, str], description: str, write: Write) -> int:
+def debug(argv: Sequence[str], environ: Mapping[str, str], description: str) -> int:
     """Run ``launcher debug``: become the debugger of one rank."""
     parser = make_parser("debug", "[options]", description)
     _add_job(parser)
@@ -129,7 +129,7 @@ def debug(argv: Sequence[str], environ: Mapping[str, str], description: str, wri
         "--rank", metavar="N", type=of_kind("number"), required=True, help="the rank to debug"
     )
     options = parser.parse_args(argv)
-    launcher = _find(options.job, environ, write)
+    launcher = _find(options.job, environ)
     if not launcher.is_ours:  # it may name any process of ours as its rank
         raise make_error("debug-other-job", owner=launcher.owner)
     pid = _find_rank(launcher, options.rank)
@@ -220,7 +220,7 @@ def _ranks(text: str) -> tuple[int, ...]:
     return tuple(map(int, words))
 
 
-def _find(job: str, environ: Mapping[str, str], write: Write) -> Launcher:
+def _find(job: str, environ: Mapping[str, str]) -> Launcher:
     """Return the launcher that ``--job`` selects; print the list of all if the choice fails."""
     launchers, others = await_launchers(environ, job)
     try:
@@ -261,41 +261,34 @@ def _status_of(view: View) -> int:
     return 0 if not view.silent and not view.note else EXIT_NOT_READY
 
 
-def _watch(launcher: Launcher, before: View, options: argparse.Namespace, write: Write) -> int:
+def _watch(launcher: Launcher, before: View, options: argparse.Namespace) -> int:
     """Show the job periodically until its launcher has exited."""
     if find_paper(os.environ).has_styles and not options.json:
-        return _watch_screen(launcher, before, options.watch, write)
+        return _watch_screen(launcher, before, options.watch)
     while True:
         time.sleep(options.watch)
-        view = _ask_again(launcher)
+        view = _ask_again(launcher, before)
         if view is None:
             return 0
-        write(_render(with_cpu(before, view), options.json) + ("" if options.json else "\n"))
+        write(_render(view, options.json) + ("" if options.json else "\n"))
         before = view
 
 
-def _watch_screen(launcher: Launcher, before: View, every_s: float, write: Write) -> int:
+def _watch_screen(launcher: Launcher, before: View, every_s: float) -> int:
     from launcher.control.watch import watch
 
-    def ask(last: View) -> View | None:
-        view = _ask_again(launcher)
-        return None if view is None else with_cpu(last, view)
-
-    view, has_ended = watch(before, every_s, ask, write)
+    view, has_ended = watch(before, every_s, lambda last: _ask_again(launcher, last), write)
     write(render_terminal(view, find_paper(os.environ)))
     if has_ended:
         say("the job has ended", "job-ended")
     return 0
 
 
-def _ask_again(launcher: Launcher) -> View | None:
-    """Return a new view; None once the launcher has exited."""
+def _ask_again(launcher: Launcher, last: View) -> View | None:
+    """Return a new view, with the CPU use since the last one; None once the launcher has exited."""
     try:
-        return make_view(ask_launcher(launcher, "status"))
+        return with_cpu(last, make_view(ask_launcher(launcher, "status")))
     except NotReady:
         if os.path.exists(launcher.path):
             raise
         return None
-
-
-__all__ = ["Message", "debug", "render_launchers", "run_program", "stacks", "status"]

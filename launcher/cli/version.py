@@ -7,6 +7,7 @@ archive fills in, and the commit is read from the checkout's ``.git``, without g
 from __future__ import annotations
 
 import os
+import time
 
 from launcher.core.version import __version__
 
@@ -24,25 +25,13 @@ def describe_version(package: str = PACKAGE) -> str:
     Args:
         package: The directory of the launcher's package.
     """
-    commit, time_s, form = _read_build(os.path.join(package, FILE))
-    if not commit:
-        commit = read_head(os.path.join(os.path.dirname(package), ".git"))
-        form = CHECKOUT if commit else WHEEL
-    day = f" of {_day(int(time_s))}" if time_s.isdigit() else ""
-    return f"launcher {__version__} (commit {commit[:SHOWN] or 'unknown'}{day}, from {form})"
-
-
-def _day(time_s: int) -> str:
-    from datetime import datetime, timezone
-
-    return datetime.fromtimestamp(time_s, timezone.utc).strftime("%Y-%m-%d")
-
-
-def _read_build(path: str) -> tuple[str, str, str]:
-    """Return commit, time and form that a build has written; empty texts if none has."""
-    commit, _, rest = _read(path).partition(" ")
+    commit, _, rest = _read(os.path.join(package, FILE)).partition(" ")
     time_s, _, form = rest.partition(" ")
-    return (commit, time_s, form or WHEEL) if _is_commit(commit) else ("", "", "")
+    if not _is_commit(commit):  # no build has written one
+        commit, time_s = read_head(os.path.join(os.path.dirname(package), ".git")), ""
+        form = CHECKOUT if commit else WHEEL
+    day = f" of {time.strftime('%Y-%m-%d', time.gmtime(int(time_s)))}" if time_s.isdigit() else ""
+    return f"launcher {__version__} (commit {commit[:SHOWN] or 'unknown'}{day}, from {form or WHEEL})"
 
 
 def read_head(git: str) -> str:

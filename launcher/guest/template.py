@@ -154,7 +154,9 @@ def serve(path: Sequence[str]) -> None:
             if "modules" in request:
                 environ = request["environ"]
                 took = _prepare(request, reads, start, path)
-                answer: dict[str, object] = {"ready": True, "bytes": _read_size(), "took": took}
+                with open("/proc/self/statm") as file:
+                    size = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+                answer: dict[str, object] = {"ready": True, "bytes": size, "took": took}
             else:
                 _compare(request["ranks"], reads.places, environ)
                 pids = _fork_ranks(channel, request["ranks"], fds, environ, start)
@@ -443,6 +445,8 @@ def _become(
         before: The variables that this process was given.
         start: What it was like before the imports.
     """
+    import signal
+
     try:
         os.setpgid(0, rank["group"])
         for number, place in enumerate(rank["streams"]):
@@ -456,19 +460,13 @@ def _become(
         _die_with(launcher)
         _keep_to(rank["cpus"])
         _set_environ(rank["environ"], before)
-        _ignore(rank["ignored"])
+        for number in rank["ignored"]:
+            signal.signal(number, signal.SIG_IGN)
         _renew()
         _renew_streams(start)
     except BaseException as error:
         os.write(2, f"launcher: cannot start: {error}\n".encode())
         os._exit(FAILED)
-
-
-def _ignore(numbers: Sequence[int]) -> None:
-    import signal
-
-    for number in numbers:
-        signal.signal(number, signal.SIG_IGN)
 
 
 def _die_with(launcher: int) -> None:
@@ -587,12 +585,6 @@ def _list_children() -> str:
             return file.read().strip()
     except OSError:
         return ""  # a kernel without this file
-
-
-def _read_size() -> int:
-    """Return the bytes of memory that this process holds."""
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _close(fd: int) -> None:

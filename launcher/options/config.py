@@ -13,7 +13,7 @@ from launcher.core.environ import BOM, Malformed, shorten
 from launcher.core.errors import make_problem
 from launcher.core.frozen import frozen
 from launcher.options.flag_values import is_on
-from launcher.options.flags import FLAGS, TENSORFLOW, Flag
+from launcher.options.flags import FLAGS, TENSORFLOW
 from launcher.options.given import CONFIG, ETC, Files, Given
 
 TYPE_CHECKING = False
@@ -133,7 +133,7 @@ class ConfigReader:
         if dest in self.given:
             self.notes.append(f"{line.origin} is not used: {self.given[dest].origin}")
         else:
-            self.given[dest] = Given(value, line.origin, _as_variable(flag, line.text, value))
+            self.given[dest] = Given(value, line.origin, line.text if flag.parse else str(int(bool(value))))
 
     def _mend(self, name: str) -> str:
         """Return what was meant by an unknown name."""
@@ -155,11 +155,6 @@ def _unquote(value: str) -> str:
         if value.startswith(quote) and closed and (not rest.strip() or rest.strip().startswith("#")):
             return inner
     return value.replace("\t#", " #").partition(" #")[0].rstrip()
-
-
-def _as_variable(flag: Flag, text: str, value: object) -> str:
-    """Return the text that a flag's variable would have for the same value."""
-    return text if flag.parse else str(int(bool(value)))
 
 
 def read_files(environ: Mapping[str, str], host: Host, near: str = "") -> tuple[Files, list[Problem]]:

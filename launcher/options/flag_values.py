@@ -19,7 +19,7 @@ from launcher.core.errors import EXIT_NOT_READY
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
     from typing import Any, NoReturn
 
     Parse = Callable[[str], Any]
@@ -60,15 +60,11 @@ def number(low: str = "0", high: str = str(COUNT_LIMIT - 1), *words: str) -> Par
     return parse
 
 
-def amount() -> Parse:
-    """Accept a number that is not negative: ``300``, ``0.5``."""
-
-    def parse(text: str) -> float:
-        if not text.replace(".", "", 1).isdecimal() or not text.isascii() or len(text) > AMOUNT_LENGTH:
-            _refuse("a number such as 300 or 0.5")
-        return float(text)
-
-    return parse
+def amount(text: str) -> float:
+    """Return a number that is not negative: ``300``, ``0.5``."""
+    if not text.replace(".", "", 1).isdecimal() or not text.isascii() or len(text) > AMOUNT_LENGTH:
+        _refuse("a number such as 300 or 0.5")
+    return float(text)
 
 
 def duration(least: str = "0", most: str = str(DAY_S)) -> Parse:
@@ -135,7 +131,7 @@ def _bytes(text: str) -> int:
 
 def list_of(kind: str, *more: str) -> Parse:
     """Accept one or more values of a kind with commas between them."""
-    parse = KINDS[kind](*more)
+    parse = parser_of(" ".join((kind, *more)))
     return lambda text: tuple(parse(item.strip()) for item in text.split(","))
 
 
@@ -233,6 +229,8 @@ def parse_signal(text: str) -> int:
 
 def signal_map(text: str) -> tuple[tuple[int, int], ...]:
     """Return pairs of signal numbers: (arriving, sent instead)."""
+    import signal
+
     pairs = [item.partition("=")[::2] for item in text.split(",")]
     try:
         numbers = tuple((parse_signal(arriving), parse_signal(sent)) for arriving, sent in pairs)
@@ -241,18 +239,11 @@ def signal_map(text: str) -> tuple[tuple[int, int], ...]:
         _refuse(f"{what}; such as TERM=USR1 or TERM=USR1,INT=USR1")
     if len({arriving for arriving, _ in numbers}) < len(numbers):
         _refuse("each arriving signal once")
-    _require_passed_on(arriving for arriving, _ in numbers)
-    return numbers
-
-
-def _require_passed_on(arriving: Iterable[int]) -> None:
-    """Refuse arriving signals that the launcher does not forward: their pair would have no effect."""
-    import signal
-
-    kept = {getattr(signal, f"SIG{one}") for one in NOT_PASSED_ON}
-    if not kept.isdisjoint(arriving):
+    kept = {getattr(signal, f"SIG{one}") for one in NOT_PASSED_ON}  # their pair would have no effect
+    if not kept.isdisjoint(arriving for arriving, _ in numbers):
         names = ", ".join(one.name.removeprefix("SIG") for one in sorted(signal.Signals) if one not in kept)
         _refuse(f"an arriving signal that the launcher passes on: {names}, or a number between the last two")
+    return numbers
 
 
 def fatal(text: str) -> int:
@@ -293,40 +284,25 @@ def _refuse(expected: str) -> NoReturn:
     raise Malformed(expected) from None
 
 
-def _just(parse: Parse) -> Callable[[], Parse]:
-    return lambda: parse
-
-
 KINDS: dict[str, Callable[..., Parse]] = {
-    "number": number,
-    "duration": duration,
-    "limits": limits,
-    "amount": amount,
-    "size": size,
     "list": list_of,
-    "words": words,
-    "text": _just(str),
-    "name": _just(name),
-    "regex": _just(regex),
-    "host": _just(parse_host),
-    "hosts": _just(parse_hosts),
-    "nodes": _just(parse_nodes),
-    "endpoint": _just(endpoint),
-    "modules": _just(modules),
-    "variable": _just(variable),
-    "key_values": _just(key_values),
-    "signal_map": _just(signal_map),
-    "streams": _just(streams),
-    "roles": _just(roles),
-    "fatal": _just(fatal),
+    **{kind.__name__: kind for kind in (number, duration, limits, size, words)},
 }
-"""Kinds by their names in the table of flags; "choice" is `one_of` the words of a row's value."""
+PLAIN: dict[str, Parse] = {
+    "text": str,
+    "host": parse_host,
+    "hosts": parse_hosts,
+    "nodes": parse_nodes,
+    **{parse.__name__: parse for parse in (amount, name, regex, endpoint, modules, variable, key_values)},
+    **{parse.__name__: parse for parse in (signal_map, streams, roles, fatal)},
+}
+"""Kinds by their names in the table of flags, with words and without; "choice" is `one_of` a row's words."""
 
 
 def parser_of(kind: str, form: str = "") -> Parse:
     """Return the parser of a row; ``form`` is what a bad value is told, if not what its kind says."""
     name, *more = kind.split()
-    parse = KINDS[name](*more)
+    parse = PLAIN.get(name) or KINDS[name](*more)
     if not form:
         return parse
 

@@ -7,7 +7,7 @@ has no effect, and the reference in docs/ come from it. `launcher.options.flag_v
 
 from __future__ import annotations
 
-from launcher.core.blocks import read_blocks
+from launcher.core.blocks import read_blocks, read_rows
 from launcher.core.environ import SERVICE
 from launcher.core.frozen import frozen
 from launcher.core.model import Fact
@@ -15,28 +15,12 @@ from launcher.options.flag_values import one_of, parser_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
 
     from launcher.core.blocks import Block
 
 PREFIX = "LAUNCHER_"
 FRAMEWORKS = ("torch", "tensorflow", "horovod", "deepspeed", "lightning", "accelerate", "jax")
-OTHER_VARIABLES = (
-    *("LAUNCHER_DRY_RUN", "LAUNCHER_REPLAY"),  # for commands
-    *("LAUNCHER_DISABLE", "LAUNCHER_ENTRYPOINT"),  # for entry points
-    "LAUNCHER_CONFIG",  # a file of defaults
-    "LAUNCHER_DOCS_URL",  # for messages, where the documentation is
-    "LAUNCHER_TOKEN",  # authenticates the launchers of a job
-    *("LAUNCHER_LAUNCHED", "LAUNCHER_RUN_ID", "LAUNCHER_STACKS_FILE"),  # set in the processes
-    "LAUNCHER_STARTS_FILE",  # set in torchrun's agent
-    "LAUNCHER_ATTEMPT",  # set in the processes from the first restart on
-    "LAUNCHER_DEADLINE",  # set in the processes if the machine can be preempted
-    *("LAUNCHER_HOOK", "LAUNCHER_HOOKED"),  # for the environment hook
-    "LAUNCHER_REHEARSED",  # the node of a rehearsal
-    "LAUNCHER_JOB_ID",  # between --ssh and the launchers that it starts
-    "LAUNCHER_CACHE",  # for tools/setup.sh
-)
-"""LAUNCHER_* variables that are neither flags of the table nor typing errors."""
 OTHER_PREFIXES = ("LAUNCHER_TEST_", "LAUNCHER_BENCH_")
 """Prefixes of further variables: of the tests and benchmarks."""
 
@@ -99,11 +83,13 @@ GROUPS = {
 
 def _read(row: Block) -> Flag:
     fields, kinds, metavar = row.fields, row.words("is"), row.fields.get("value", "")
+    kind = fields.get("kind")
+    choice = one_of(*metavar.split("|")) if kind == "choice" else None
     return Flag(
         row.name,
         metavar,
         fields["help"],
-        _parser(fields, metavar),
+        choice or (parser_of(kind, fields.get("form", "")) if kind else None),
         Fact(fields["fact"]) if "fact" in fields else None,
         fields.get("short"),
         "negatable" in kinds,
@@ -115,13 +101,6 @@ def _read(row: Block) -> Flag:
         row.words("excludes"),
         row.words("works"),
     )
-
-
-def _parser(fields: Mapping[str, str], metavar: str) -> Callable[[str], object] | None:
-    kind = fields.get("kind")
-    if kind == "choice":
-        return one_of(*metavar.split("|"))
-    return parser_of(kind, fields.get("form", "")) if kind else None
 
 
 def _list(kind: str) -> tuple[str, ...]:
@@ -146,12 +125,17 @@ EXCLUDES = tuple((flag.dest, other) for flag in FLAGS for other in flag.excludes
 """Pairs of flags that exclude each other: one of them would be ignored."""
 
 
+def list_others() -> list[str]:
+    """Return the LAUNCHER_* variables that are neither flags of the table nor typing errors."""
+    return [name for name, _ in read_rows("options/variables.txt")]
+
+
 def find_unknown(names: Iterable[str]) -> list[str]:
     """Return the unknown LAUNCHER_* variables, sorted; they are likely typing errors."""
     ours = [name for name in names if name.startswith(PREFIX)]
     if not ours:
         return []
-    known = {*OTHER_VARIABLES, *(flag.variable for flag in FLAGS)}
+    known = {*list_others(), *(flag.variable for flag in FLAGS)}
     services = [name.removesuffix(SERVICE) for name in ours if name.endswith(SERVICE)]
     others = (*OTHER_PREFIXES, *(f"{name}_{of}" for name in services for of in ("SERVICE_", "PORT")))
     return sorted(name for name in ours if name not in known and not name.startswith(others))

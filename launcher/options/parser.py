@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from launcher.core.environ import Malformed
 from launcher.core.errors import Problem, UsageError
 from launcher.options.flag_values import parser_of
 from launcher.options.flags import FLAGS, GROUPS, Flag
 from launcher.options.quick import ABOUT_RUN
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+from launcher.options.unknown import OTHERS, describe_flags
 
 HELP_WIDTH = 100
 RUN_USAGE = "[options] [--] COMMAND ..."
@@ -35,16 +33,12 @@ class Parser(argparse.ArgumentParser):
         has_brief = any(action.dest == "help_all" for action in self._actions)
         fix = f"{self.prog} {'--help-all' if has_brief else '--help'}"
         if message.startswith(UNKNOWN):
-            from launcher.options.unknown import describe_flags
-
             words = message.removeprefix(UNKNOWN).split()
             fix = describe_flags(self.prog, self._known(), words, fix, takes_command=self._takes_command())
         raise UsageError(Problem("usage", message, "command line", fix))
 
     def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
         """Parse words after expanding abbreviated flags by our rule, which differs from argparse's."""
-        from launcher.options.abbreviations import Ambiguous, spell_out
-
         try:
             words = spell_out(args or (), self._known(), takes_command=self._takes_command())
         except Ambiguous as error:
@@ -63,17 +57,13 @@ def make_parser(name: str, usage: str, description: str, *, add_help: bool = Tru
     """Return the parser of one command."""
     return Parser(
         add_help=add_help,
-        formatter_class=_formatter,
+        # A fixed width: to find one, argparse loads shutil and three compressors
+        formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=32, width=HELP_WIDTH),
         prog=f"launcher {name}",
         usage=f"launcher {name} {usage}",
         description=description,
         allow_abbrev=False,
     )
-
-
-def _formatter(prog: str) -> argparse.HelpFormatter:
-    """Return a formatter with a fixed width; to find one, argparse loads shutil and three compressors."""
-    return argparse.HelpFormatter(prog, max_help_position=32, width=HELP_WIDTH)
 
 
 def of_kind(kind: str) -> Callable[[str], object]:
@@ -186,3 +176,63 @@ def read_run(
     if words.replay and not words.dry_run:
         parser.error("--replay goes with --dry-run: a recorded machine runs nothing")
     return vars(words), strip_dashes(words.command), words.dry_run
+
+
+# --- abbreviated flags, by argparse's rule: a prefix of exactly one flag, or a flag without its last s
+
+TORCHRUNS = frozenset((*(flag.dest for flag in FLAGS if flag.is_torchruns), "help"))
+"""torchrun accepts abbreviations. So a prefix that is unique among torchrun's flags means torchrun's flag,
+even if other flags of ours begin so: ``--no-p`` is ``--no-python``.
+"""
+
+
+class Ambiguous(Exception):
+    """Several flags have this prefix; the message names them."""
+
+
+def spell_out(
+    words: Sequence[str], known: Mapping[str, argparse.Action], *, takes_command: bool
+) -> list[str]:
+    """Return the words of a command line with abbreviated flags in full.
+
+    Args:
+        words: The words.
+        known: Each spelling of a flag, and its action.
+        takes_command: Whether the first word that is not a flag begins a command, with flags of its own.
+
+    Raises:
+        Ambiguous: An abbreviation fits several flags.
+    """
+    found, place = list(words), 0
+    while place < len(found) and found[place] != "--":
+        name, equals, value = found[place].partition("=")
+        if not name.startswith("-") and takes_command:
+            break
+        if name not in known and name.startswith("--") and name != "--":
+            name = find_full(name, known)
+            found[place] = f"{name}{equals}{value}"
+        takes_next = name in known and not equals and known[name].nargs != 0
+        place += 2 if takes_next else 1
+    return found
+
+
+def find_full(name: str, known: Mapping[str, argparse.Action]) -> str:
+    """Return the flag with this prefix; the name itself if none has it, or if it is another launcher's flag.
+
+    Raises:
+        Ambiguous: Several flags have this prefix.
+    """
+    found: dict[tuple[str, object], str] = {}  # counts both spellings of a flag once
+    for spelling, action in known.items():
+        if spelling.startswith(name):
+            found.setdefault((action.dest, action.const), spelling)
+    theirs = [spelling for (dest, _), spelling in found.items() if dest in TORCHRUNS]
+    if len(theirs) == 1:
+        return theirs[0]
+    if f"{name}s" in known:
+        return f"{name}s"  # --restart 2
+    if not found or name in OTHERS:  # --gpus is another launcher's name of --nproc-per-node
+        return name
+    if len(found) > 1:
+        raise Ambiguous(f"{name} is ambiguous: {' or '.join(found.values())}")
+    return next(iter(found.values()))

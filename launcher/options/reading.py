@@ -32,6 +32,7 @@ from launcher.options.flags import (
     Flag,
 )
 from launcher.options.given import CONFIG, ETC, NEAR, PET_PREFIX, Files, Given
+from launcher.options.quick import read_quickly
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -83,25 +84,10 @@ class Options:
         given = self._given.get(dest)
         return default if given is None else bool(given.value)
 
-    def pairs(self, dest: str) -> tuple[tuple[int, int], ...]:
-        """Return the value of a flag that holds pairs of numbers."""
-        return self._tuple(dest) or ()
-
-    def streams(self, dest: str) -> tuple[tuple[int | None, int], ...]:
-        """Return (local rank or None for all, bits) of ``--redirects`` or ``--tee``."""
-        return self._tuple(dest) or ()
-
-    def numbers(self, dest: str) -> tuple[int, ...] | None:
-        """Return the value of a flag that holds a list of numbers, None if it was not given."""
-        return self._tuple(dest)
-
-    def words(self, dest: str) -> tuple[str, ...]:
-        """Return the value of a flag that holds several texts; empty if it was not given."""
-        return self._tuple(dest) or ()
-
-    def _tuple(self, dest: str) -> tuple[Any, ...] | None:
+    def words(self, dest: str) -> tuple[Any, ...]:
+        """Return the value of a flag that holds several items; empty if it was not given."""
         given = self._given.get(dest)
-        return given.value if given and isinstance(given.value, tuple) else None
+        return given.value if given and isinstance(given.value, tuple) else ()
 
     @property
     def framework(self) -> str:
@@ -168,8 +154,12 @@ class Options:
     def _state(self) -> Evidence:
         source = Source("manual")
         source.even = True  # the user's nodes all have the same number of processes
-        if not self._is_platforms("standalone"):
-            _claim_standalone(source, self._given.get("standalone"))
+        alone = self._given.get("standalone")
+        if alone and alone.value and not alone.is_platforms:  # one node, whatever the platform says
+            source.claim(Fact.NODE_COUNT, 1, alone.origin, Trust.ASKED)
+            source.claim(Fact.NODE_RANK, 0, alone.origin, Trust.ASKED)
+            source.claim(Fact.MASTER_ADDR, "127.0.0.1", alone.origin, Trust.ASKED)
+            source.claim(Fact.MASTER_PORT, 0, alone.origin, Trust.ASKED)
         backend = self.text("rdzv_backend", "static")
         if not self._is_platforms("rdzv_endpoint") and backend in MEETS_AT_MASTER:
             _claim_endpoint(
@@ -202,15 +192,6 @@ class Options:
 
 C10D_PORT = 29400
 """Default port of torchrun's c10d rendezvous."""
-
-
-def _claim_standalone(source: Source, given: Given | None) -> None:
-    """Claim one node, whatever the platform says; port 0 means any free port."""
-    if given is not None and given.value:
-        source.claim(Fact.NODE_COUNT, 1, given.origin, Trust.ASKED)
-        source.claim(Fact.NODE_RANK, 0, given.origin, Trust.ASKED)
-        source.claim(Fact.MASTER_ADDR, "127.0.0.1", given.origin, Trust.ASKED)
-        source.claim(Fact.MASTER_PORT, 0, given.origin, Trust.ASKED)
 
 
 def _claim_endpoint(source: Source, given: Given | None, default_port: int | None) -> None:
@@ -263,8 +244,12 @@ def read_options(
             )
             continue
         given[flag.dest] = Given(value, origin, text)
-    _settle_standalone(given)
-    _add_spares(given)
+    alone, nodes, spares = (given.get(dest) for dest in ("standalone", "nnodes", "spares"))
+    if alone and alone.value and nodes and str(nodes.value).startswith("1:"):  # no other node can join it
+        given["nnodes"] = nodes = Given(1, nodes.origin, "1")
+    if nodes and spares and isinstance(nodes.value, int) and isinstance(spares.value, int) and spares.value:
+        total = nodes.value + spares.value  # the platform's node count includes both
+        given["nnodes"] = Given(total, f"{nodes.origin} {spares.origin}", str(total))
     problems += _find_conflicts(given)
     if problems:
         raise UsageError(*problems)
@@ -283,6 +268,22 @@ def _read_files(
     from launcher.options.config import read_files
 
     return read_files(environ, host, near)
+
+
+def read_words(
+    argv: Sequence[str], environ: Mapping[str, str]
+) -> tuple[dict[str, str | bool], tuple[str, ...], bool]:
+    """Return the typed flags and the command of ``launcher run``, and whether this is a dry run.
+
+    Raises:
+        UsageError: ARGV is not a valid command line.
+    """
+    quick = read_quickly(argv, environ)
+    if quick is not None:
+        return (*quick, False)
+    from launcher.options.parser import read_run
+
+    return read_run(argv, environ)
 
 
 def find_beside(command: Sequence[str], host: Host) -> str:
@@ -317,21 +318,6 @@ def _add_defaults(given: dict[str, Given], files: Files) -> Options:
         if winner is None:
             defaults[dest] = default
     return Options({**defaults, **given}, Files(files.given, tuple(notes), files.warnings))
-
-
-def _settle_standalone(given: dict[str, Given]) -> None:
-    """Read ``--nnodes 1:N`` as 1 in a standalone job: no other node can join it."""
-    alone, nodes = given.get("standalone"), given.get("nnodes")
-    if alone and alone.value and nodes and str(nodes.value).startswith("1:"):
-        given["nnodes"] = Given(1, nodes.origin, "1")
-
-
-def _add_spares(given: dict[str, Given]) -> None:
-    """Add the spares to ``--nnodes``: the platform's node count includes both."""
-    nodes, spares = given.get("nnodes"), given.get("spares")
-    if nodes and spares and isinstance(nodes.value, int) and isinstance(spares.value, int) and spares.value:
-        total = nodes.value + spares.value
-        given["nnodes"] = Given(total, f"{nodes.origin} {spares.origin}", str(total))
 
 
 def _find_conflicts(given: Mapping[str, Given]) -> Iterator[Problem]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from launcher.core.blocks import read_rows
 from launcher.options.flags import FLAGS, PREFIX
 
 TYPE_CHECKING = False
@@ -10,24 +11,7 @@ if TYPE_CHECKING:
 
 NEAR = 0.75
 """Least similarity (0 to 1) of two names without their common prefix for one to suggest the other."""
-OTHERS = {
-    "-np": "--nproc-per-node",
-    "-n": "--nproc-per-node",
-    "--num-nodes": "--nnodes",
-    "--num-machines": "--nnodes",
-    "--machine-rank": "--node-rank",
-    "--num-processes": "--nproc-per-node",
-    "--num-gpus": "--nproc-per-node",
-    "--gpus": "--nproc-per-node",
-    "--gpus-per-node": "--nproc-per-node",
-    "--nproc": "--nproc-per-node",
-    "--nprocs": "--nproc-per-node",
-    "--ntasks-per-node": "--nproc-per-node",
-    "--nodes": "--nnodes",
-    "--devices": "--nproc-per-node",
-    "--main-process-ip": "--master-addr",
-    "--main-process-port": "--master-port",
-}
+OTHERS = {row[0]: row[1] for row in read_rows("options/other_names.txt")}
 """Other launchers' names of some of our flags."""
 OTHER_COMMANDS = {"version": "--version", "launch": "run", "start": "run", "exec": "run"}
 """Other programs' names of some of our commands."""

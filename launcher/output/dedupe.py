@@ -10,12 +10,8 @@ import time
 from collections import deque
 
 from launcher.core.log import CLOCK
-from launcher.output.formats import split
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from launcher.output.console import Screen
-    from launcher.output.formats import JsonLines, PlainLines
+from launcher.output.console import Screen
+from launcher.output.formats import JsonLines, PlainLines, split
 
 WINDOW_S = 1.0
 """Longest time that a line waits for the same line of other processes."""
@@ -117,15 +113,8 @@ class Deduped:
     def __init__(self, form: PlainLines | JsonLines, waiting: SharedLines, rank: int, bit: int) -> None:
         """Share the lines in ``waiting`` with the other processes on the screen."""
         self.format, self.rank, self.bit = form, rank, bit
+        self.find_end, self.hold_s = form.find_end, form.hold_s
         self._waiting, self._goes_on = waiting, False
-
-    def find_end(self, data: bytes) -> int:
-        """Return the number of bytes up to the end of the last finished line."""
-        return self.format.find_end(data)
-
-    def hold_s(self, partial: bytearray) -> float | None:
-        """Return how long an unfinished line waits for its end."""
-        return self.format.hold_s(partial)
 
     def show(self, screen: Screen, writer: object, text: bytes) -> None:
         """Take lines, or show a piece of one."""

@@ -68,13 +68,20 @@ class RunFolder:
                 raise cannot_write(path, error) from error
             self.path = _read_path(self.fd) or path
             return
-        for place, path in enumerate(self._private):
-            try:
-                self.fd = make_folder(path, PRIVATE_FOLDER, new=True)
-            except OSError:
-                continue
-            self.path = self._private[place] = _read_path(self.fd) or path
-            return
+        for place in range(len(self._private)):
+            self.fd = self._make_private(place)
+            if self.fd is not None:
+                self.path = self._private[place]
+                return
+
+    def _make_private(self, place: int) -> int | None:
+        """Create one of the private directories; return its descriptor, None if that fails."""
+        try:
+            fd = make_folder(self._private[place], PRIVATE_FOLDER, new=True)
+        except OSError:
+            return None
+        self._private[place] = _read_path(fd) or self._private[place]
+        return fd
 
     @property
     def place(self) -> tuple[int, str] | None:
@@ -159,11 +166,9 @@ class RunFolder:
         """
         for place, folder in enumerate(self._private):
             if folder != self.path and folder not in self._made:
-                try:
-                    fd = make_folder(folder, PRIVATE_FOLDER, new=True)
-                except OSError:
+                fd = self._make_private(place)
+                if fd is None:
                     continue
-                self._private[place] = _read_path(fd) or folder
                 os.close(fd)
                 self._made.add(self._private[place])
             yield self._private[place]

@@ -184,7 +184,9 @@ class Stream:
             self._ended = True
             return None
         self.last_ns = time.monotonic_ns()
-        self._remember(data)
+        self._recent += data[-TAIL_BYTES:]
+        if len(self._recent) > 2 * TAIL_BYTES:
+            del self._recent[:-TAIL_BYTES]
         if self._file is not None:
             self._file.write(data)
         if self._search is not None:
@@ -195,11 +197,6 @@ class Stream:
             else:
                 self._show(self._screen, data)
         return len(data)
-
-    def _remember(self, data: bytes) -> None:
-        self._recent += data[-TAIL_BYTES:]
-        if len(self._recent) > 2 * TAIL_BYTES:
-            del self._recent[:-TAIL_BYTES]
 
     def _pass_on_lines(self, screen: Screen, data: bytes) -> None:
         """Forward the finished lines; hold the beginning of the next one, or forward it if possible."""

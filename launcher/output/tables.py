@@ -6,12 +6,9 @@ All texts must be printable: what comes from outside passes `launcher.core.redac
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Mapping, Sequence
 
 from launcher.core.frozen import frozen
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
 
 BOLD, DIM, REVERSE, RED, YELLOW = "1", "2", "7", "31", "33"
 COLOURS = (RED, YELLOW)

@@ -10,11 +10,8 @@ from __future__ import annotations
 import time
 
 from launcher.core.log import CLOCK
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from launcher.output.console import Screen
-    from launcher.output.formats import PlainLines
+from launcher.output.console import Screen
+from launcher.output.formats import PlainLines
 
 HEAD = b"Traceback (most recent call last):"
 QUIET_S = 0.2
@@ -100,19 +97,12 @@ class Tracebacks:
     def __init__(self, form: PlainLines, shared: SharedTracebacks, rank: int) -> None:
         """Share the tracebacks in ``shared`` with the other ranks."""
         self.format, self.rank, self._shared = form, rank, shared
+        self.find_end, self.hold_s = form.find_end, form.hold_s
         self.mark = b"[rank%d]:" % rank
         self._text = bytearray()
         self._began = self._last = 0.0
         self.writer: object = None
         self.moment = ""
-
-    def find_end(self, data: bytes) -> int:
-        """Return the number of bytes up to the end of the last finished line."""
-        return self.format.find_end(data)
-
-    def hold_s(self, partial: bytearray) -> float | None:
-        """Return how long an unfinished line waits for its end."""
-        return self.format.hold_s(partial)
 
     @property
     def due(self) -> float:

@@ -6,16 +6,14 @@ those nearest to its GPU, or to its CPUs if it has no GPU; NCCL chooses among th
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from launcher.core.frozen import frozen
 from launcher.core.model import Plan, PlannedProcess, Scope
 from launcher.machine.gpu_facts import NVIDIA, find_gpu
 from launcher.machine.gpus import count_visible_gpus, name_visible_gpus
 from launcher.machine.hardware import NEAREST, UNKNOWN, Hardware, Part, distance
 from launcher.machine.infiniband import is_usable
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 

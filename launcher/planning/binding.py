@@ -56,11 +56,6 @@ class BindingRequest:
     leaves_mask: bool = False
     keeps_mask: bool = False
 
-    @property
-    def names_gpus(self) -> bool:
-        """Whether a GPU is named by UUID and not by index."""
-        return not all(name.isdecimal() for name in self.gpus)
-
 
 def plan_request(
     mode: str,
@@ -172,20 +167,15 @@ def _wanted_nodes(
         return present  # our cores are on one node only, whatever node the GPU reports
     names = request.gpus[place * request.gpus_each : (place + 1) * request.gpus_each]
     if len(names) < request.gpus_each:
-        raise _CannotBindError(_too_few(request))
+        each = f" of {request.gpus_each} each" if request.gpus_each > 1 else ""
+        visible = f"{len(request.gpus)} visible GPUs for {request.count} processes{each}"
+        raise _CannotBindError(visible if request.gpus else "there is no GPU")
     nodes = frozenset(_find_node(gpus, name) for name in names)
     if None in nodes:
         raise _CannotBindError(f"the NUMA node of GPU {', '.join(names)} is unknown")
     if not nodes & present:
         raise _CannotBindError(f"none of our CPUs is on the NUMA node of GPU {', '.join(names)}")
     return nodes
-
-
-def _too_few(request: BindingRequest) -> str:
-    each = f" of {request.gpus_each} each" if request.gpus_each > 1 else ""
-    if not request.gpus:
-        return "there is no GPU"
-    return f"{len(request.gpus)} visible GPUs for {request.count} processes{each}"
 
 
 def _find_node(gpus: Sequence[Gpu], name: str) -> int | None:

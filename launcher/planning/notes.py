@@ -23,13 +23,12 @@ from launcher.options.flags import PREFIX, RESTART_RULES, find_unknown, list_wor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from launcher.command.request import Request
     from launcher.engines.choice import Choice
     from launcher.frameworks.case import Case
     from launcher.machine.host import Host
-    from launcher.options.reading import Options
 
 VERIFY = "--verify-fabric"
 DISABLE, HOOKED = "LAUNCHER_DISABLE", "LAUNCHER_HOOKED"
@@ -42,56 +41,38 @@ ABOUT_THE_JOB = frozenset(
 """Flags of ours that scripts rarely have."""
 
 
-def note_job(case: Case, request: Request, choice: Choice, ledger: Ledger, host: Host) -> tuple[str, ...]:
-    """Return the notes about frameworks, engine, port and options.
+def note_job(case: Case, request: Request, choice: Choice, ledger: Ledger, host: Host) -> Iterator[str]:
+    """Yield the notes about frameworks, engine, port and options.
 
     Raises:
         LauncherError: The job's framework cannot work in this job.
     """
-    _check_hostfile(case, request, host)
-    return (
-        *_note_framework(case.options),
-        f"engine {choice.engine}: {choice.why}",
-        *(_note_lone_node(ledger) if choice.engine == MPIRUN else ()),
-        *_note_port(ledger, case),
-        *case.options.files.notes,
-        *name_unknown(case.environ),
-        *_note_disabled(case.environ),
-        *_note_hook(case.environ),
-        *_note_pipeline(case, host),
-    )
+    if request.own is not None and request.own.name == "deepspeed":
+        from launcher.engines.deepspeed import check_hostfile
 
+        check_hostfile(request.own, case.topology, host)
+    shown = case.options.get("framework")
+    if shown is not None and not shown.is_typed and not shown.origin.startswith(PREFIX):
+        yield f"this is a job of {shown.value}: {shown.origin}"
+    yield f"engine {choice.engine}: {choice.why}"
+    nodes, port = (ledger.findings.get(fact) for fact in (Fact.NODE_COUNT, Fact.MASTER_PORT))
+    is_lone = nodes is not None and nodes.claim.value == 1 and nodes.claim.source == RULE
+    if choice.engine == MPIRUN and is_lone:
+        hosts = "--hosts HOST,... or --hostfile FILE"
+        yield f"mpirun starts processes on this node only: no other nodes are named ({hosts})"
+    if port is not None and port.claim.value == 0:
+        shows = f"the plan shows {case.topology.master_port} in its place"
+        yield f"MASTER_PORT is a free port, chosen when the job starts; {shows}"
+    yield from case.options.files.notes
+    yield from name_unknown(case.environ)
+    disabled = case.environ.get(DISABLE, "")
+    if disabled.lower() in ("1", "true"):
+        yield f"{DISABLE}={disabled!r}: launcher run runs the command unchanged, and does none of this"
+    if case.environ.get(HOOKED):
+        from launcher.guest.marker import describe_marker
 
-def _note_framework(options: Options) -> tuple[str, ...]:
-    """Return a note with the framework that the job shows; none if the user named it."""
-    given = options.get("framework")
-    written = given is None or given.is_typed or given.origin.startswith(PREFIX)
-    return () if given is None or written else (f"this is a job of {given.value}: {given.origin}",)
-
-
-def _note_port(ledger: Ledger, case: Case) -> tuple[str, ...]:
-    """Return a note if the rendezvous takes another free port at each start."""
-    found = ledger.findings.get(Fact.MASTER_PORT)
-    if found is None or found.claim.value != 0:
-        return ()
-    port = case.topology.master_port
-    return (f"MASTER_PORT is a free port, chosen when the job starts; the plan shows {port} in its place",)
-
-
-def _note_disabled(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return a note if the launcher is disabled, so that the plan is not carried out."""
-    value = environ.get(DISABLE, "")
-    if value.lower() not in ("1", "true"):
-        return ()
-    return (f"{DISABLE}={value!r}: launcher run runs the command unchanged, and does none of this",)
-
-
-def _note_hook(environ: Mapping[str, str]) -> tuple[str, ...]:
-    if not environ.get(HOOKED):
-        return ()
-    from launcher.guest.marker import describe_marker
-
-    return describe_marker(environ)
+        yield from describe_marker(case.environ)
+    yield from _note_pipeline(case, host)
 
 
 def warn_job(case: Case, agent: NodeCommand | None, network: Sequence[str], host: Host) -> tuple[str, ...]:
@@ -110,16 +91,20 @@ def warn_job(case: Case, agent: NodeCommand | None, network: Sequence[str], host
         from launcher.frameworks.worlds import check_worlds
 
         check_worlds(case)
-    unheard = [note for note in network if note.startswith(VERIFY)]
+    unverified = []
+    if agent is not None and agent.fleet is None and case.options.switch("verify_fabric"):
+        # We read NCCL's log only of our own processes and of our mpirun's
+        what = f"{agent.engine} starts the processes, so nothing is verified"
+        unverified = [f"{VERIFY}: {what}: see NCCL_DEBUG=INFO"]
     return (
         *case.options.files.warnings,
-        *unheard,
+        *(note for note in network if note.startswith(VERIFY)),
         *_note_behind(case),
         *_note_env(case),
         *_note_literal(case),
         *_note_pipe(case),
         *_note_total(case),
-        *note_unheard(case.options, agent),
+        *unverified,
         *_note_shell(case, host),
     )
 
@@ -141,7 +126,7 @@ def _note_behind(case: Case) -> tuple[str, ...]:
     behind = [
         name
         for name in dict.fromkeys(names)
-        if (dest := _about_the_job(name[2:].replace("-", "_")))
+        if (dest := _name_flag(name[2:].replace("-", "_")))
         and case.options.get(dest) is None
         and not any(spelling in case.script.text for spelling in (dest, name[2:]))
     ]
@@ -210,7 +195,7 @@ def _note_total(case: Case) -> tuple[str, ...]:
     return (f"{given.origin}: no effect, {said} is closer to the script",) if said else ()
 
 
-def _about_the_job(word: str) -> str:
+def _name_flag(word: str) -> str:
     """Return the flag about the shape of the job that a word names or abbreviates; empty if none."""
     near = [dest for dest in ABOUT_THE_JOB if dest == word or (len(word) > 4 and dest.startswith(word))]
     return min(near, default="")
@@ -225,7 +210,9 @@ def _note_shell(case: Case, host: Host) -> tuple[str, ...]:
     if case.is_wrapped or not may_be_shell(case.command):
         return ()
     path, text = _read_shell(case.command, host)
-    name = _name_launcher(case.command, text)
+    lines = [line.partition("#")[0].split() for line in (*case.command[1:], *text.splitlines())]
+    known = list_names() | {SRUN}
+    name = next((name for words in lines for word in words if (name := name_program(word)) in known), "")
     may_be_right = case.topology.world_size == 1 or (
         each == 1 and _spans_nodes("\n".join((*case.command, text)))
     )
@@ -238,13 +225,6 @@ def _note_shell(case: Case, host: Host) -> tuple[str, ...]:
         f"{path} names {name}, which may start all processes of a node, and is started {times}: {fix}"
         "python train.py)",
     )
-
-
-def _name_launcher(argv: Sequence[str], text: str) -> str:
-    """Return a launcher named outside comments in a shell's text or file; empty if none."""
-    lines = [line.partition("#")[0].split() for line in (*argv[1:], *text.splitlines())]
-    known = list_names() | {SRUN}
-    return next((name for words in lines for word in words if (name := name_program(word)) in known), "")
 
 
 def _spans_nodes(text: str) -> bool:
@@ -279,18 +259,6 @@ def _note_pipeline(case: Case, host: Host) -> tuple[str, ...]:
     return ()
 
 
-def _check_hostfile(case: Case, request: Request, host: Host) -> None:
-    """Check the hostfile that DeepSpeed's command reads.
-
-    Raises:
-        UsageError: It does not fit the job.
-    """
-    if request.own is not None and request.own.name == "deepspeed":
-        from launcher.engines.deepspeed import check_hostfile
-
-        check_hostfile(request.own, case.topology, host)
-
-
 def name_unknown(environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return a sentence for each unknown LAUNCHER_* variable, which is most likely a typing error."""
     unknown = find_unknown(environ)
@@ -299,22 +267,6 @@ def name_unknown(environ: Mapping[str, str]) -> tuple[str, ...]:
     from launcher.options.unknown import describe_unknown
 
     return describe_unknown(unknown)
-
-
-def _note_lone_node(ledger: Ledger) -> tuple[str, ...]:
-    """Return a note if mpirun starts only this node because nothing names other nodes."""
-    found = ledger.findings.get(Fact.NODE_COUNT)
-    if found is None or found.claim.value != 1 or found.claim.source != RULE:
-        return ()
-    hosts = "--hosts HOST,... or --hostfile FILE"
-    return (f"mpirun starts processes on this node only: no other nodes are named ({hosts})",)
-
-
-def note_unheard(options: Options, agent: NodeCommand | None) -> list[str]:
-    """Return a warning if NCCL's log is not read: we read that of our own processes and of our mpirun's."""
-    if agent is None or agent.fleet is not None or not options.switch("verify_fabric"):
-        return []
-    return [f"{VERIFY}: {agent.engine} starts the processes, so nothing is verified: see NCCL_DEBUG=INFO"]
 
 
 OF_A_RANK = tuple(f"${mark}{name}" for name in ("RANK", "LOCAL_RANK", "NODE_RANK") for mark in ("", "{", "("))

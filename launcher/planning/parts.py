@@ -13,13 +13,11 @@ from launcher.core.model import (
     RANK,
     Allocation,
     Binding,
-    Machine,
     NodeCommand,
     Peers,
     Policy,
     Scope,
     Setting,
-    Topology,
 )
 from launcher.core.supervision import Preemption
 from launcher.engines.choice import Choice, plan_engine, refuse_framework
@@ -42,7 +40,6 @@ GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
 KINDS_OF_MACHINE = ("AZ_BATCH_NODE_IS_DEDICATED", "AZUREML_CR_COMPUTE_CONTEXT")
 """Variables that may mark a preemptible machine; by default `launcher.preemption` is loaded only with one."""
 LOST_AFTER_S = 10.0
-"""Number of candidate ports of node 0: another job on its machine may have the default one."""
 
 
 @frozen
@@ -101,10 +98,8 @@ def plan_parts(shape: PlanShape, environ: Mapping[str, str], host: Host, origins
     """
     request, allocation, topology, machine = shape.request, shape.allocation, shape.topology, shape.machine
     options = request.options
-    binding = Binding()
-    if request.own is None:
-        binding = bind_processes(host, environ, options, allocation, topology, machine)
-    wiring = plan_network(host, environ, options, allocation, topology, machine)
+    binding = bind_processes(shape, environ, host) if request.own is None else Binding()
+    wiring = plan_network(shape, environ, host)
     interface = find_interface(wiring.settings, environ)
     node = (allocation, topology, machine, host, binding)
     case = Case(request, environ, *node, origins, interface, shape.meeting, shape.script)
@@ -123,21 +118,15 @@ def plan_parts(shape: PlanShape, environ: Mapping[str, str], host: Host, origins
     return Parts(case, choice, agent, argv, beside, binding, wiring, peers, preemption)
 
 
-def bind_processes(
-    host: Host,
-    environ: Mapping[str, str],
-    options: Options,
-    allocation: Allocation,
-    topology: Topology,
-    machine: Machine,
-) -> Binding:
+def bind_processes(shape: PlanShape, environ: Mapping[str, str], host: Host) -> Binding:
     """Return the CPUs of the processes of this node.
 
     By default each of several processes that we start is bound to the CPUs near its GPU. A process that
     another program started, or that is alone on its node, is bound only if the user requests it. If nothing
     is to be bound, nothing is read or loaded.
     """
-    forks = allocation.scope is Scope.NODE
+    options, topology, machine = shape.request.options, shape.topology, shape.machine
+    forks = shape.allocation.scope is Scope.NODE
     by_default = "numa" if forks and (topology.local_size or 1) > 1 and machine.gpu_count else "none"
     mode = options.text("bind", by_default)
     if mode == "none":
@@ -146,17 +135,11 @@ def bind_processes(
     from launcher.planning.binding import plan_binding, plan_request
 
     request = plan_request(mode, options, environ, topology, machine, forks)
-    return plan_binding(request, read_layout(host, name_gpus=request.names_gpus))
+    has_uuids = not all(name.isdecimal() for name in request.gpus)
+    return plan_binding(request, read_layout(host, name_gpus=has_uuids))
 
 
-def plan_network(
-    host: Host,
-    environ: Mapping[str, str],
-    options: Options,
-    allocation: Allocation,
-    topology: Topology,
-    machine: Machine,
-) -> Wiring:
+def plan_network(shape: PlanShape, environ: Mapping[str, str], host: Host) -> Wiring:
     """Return the network between this node and the others, and the settings of its libraries.
 
     A job on one node does not need them, and a process of another launcher has them already. Then nothing is
@@ -165,12 +148,12 @@ def plan_network(
     Raises:
         HardwareMissing: The requested fabric is missing.
     """
-    order = "GPU numbers as nvidia-smi has them"
+    options, order = shape.request.options, "GPU numbers as nvidia-smi has them"
     settings = [Setting("CUDA_DEVICE_ORDER", "PCI_BUS_ID", order, Policy.IF_UNSET)]
-    if (machine.gpu_count or 0) < 2:
+    if (shape.machine.gpu_count or 0) < 2:
         settings = []
     asked = options.origins("fabric", "require_fabric", "verify_fabric")
-    if not asked and (environ.get(MARKER) or not topology.spans_nodes):
+    if not asked and (environ.get(MARKER) or not shape.topology.spans_nodes):
         if environ.get(MARKER) or not any(map(environ.get, NETWORK_NAMES)):
             return Wiring(tuple(settings))
         from launcher.fabrics import judge_variables
@@ -178,7 +161,7 @@ def plan_network(
         return Wiring(tuple(settings), judge_variables(host, environ))
     from launcher.fabrics import plan_node
 
-    node = plan_node(host, environ, options, allocation)
+    node = plan_node(host, environ, options, shape.allocation)
     return Wiring((*settings, *node.settings), node.notes, node)
 
 

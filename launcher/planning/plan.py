@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import os
 
-from launcher.command.words import reads_program
 from launcher.core.environ import leave_out_services, shorten
 from launcher.core.errors import LauncherError, make_error
 from launcher.core.frozen import replace
 from launcher.core.model import (
-    TORCHRUN,
-    Allocation,
     Fact,
     Mode,
     NodeCommand,
@@ -23,7 +20,6 @@ from launcher.core.model import (
     Plan,
     Scope,
     Setting,
-    Topology,
 )
 from launcher.core.mpi import STARTED_BY_MPI
 from launcher.core.supervision import Proof, Supervision
@@ -34,28 +30,23 @@ from launcher.planning.parts import Parts, plan_parts
 from launcher.planning.settings import CONSUMED, plan_companions, plan_one, plan_settings, plan_unset
 from launcher.planning.shape import PlanShape, decide_shape
 from launcher.planning.supervision import (
-    has_traces,
+    find_blindness,
     note_traces,
+    plan_route,
     plan_supervision,
-    refuse_rules,
-    require_metrics,
 )
 from launcher.sources.launched import MARKER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from launcher.core.supervision import Preload
     from launcher.frameworks.case import Case
     from launcher.machine.host import Host
     from launcher.options.reading import Options
 
 _OF_RANK = {"contradiction", "launcher-per-process"}
 """Codes of problems that flags of another job have inside of a rank."""
-
-WITH_WORKERS = (TORCHRUN, "accelerate", "axolotl", "deepspeed", "llamafactory", "swift", "trl")
-"""Engines whose processes we can identify: each has its own RANK in its environment."""
 
 
 def plan_job(
@@ -80,8 +71,12 @@ def plan_job(
     Raises:
         LauncherError: The job cannot be planned; carries all problems found together.
     """
+    environ = leave_out_services(environ)
     try:
-        return _plan_job(leave_out_services(environ), host, options, command, met, seats or {})
+        shape = decide_shape(environ, host, options, command, met, seats or {})
+        role, role_origin = _find_role(shape, environ)
+        origins = {**name_origins(shape, met), "role": role_origin}
+        return assemble(shape, plan_parts(shape, environ, host, origins), host, role)
     except LauncherError as error:
         if (
             environ.get(MARKER)
@@ -93,21 +88,6 @@ def plan_job(
         raise
 
 
-def _plan_job(
-    environ: Mapping[str, str],
-    host: Host,
-    options: Options,
-    command: Sequence[str],
-    met: tuple[str, ...],
-    seats: Mapping[int, int],
-) -> Plan:
-    shape = decide_shape(environ, host, options, command, met, seats)
-    role, role_origin = _find_role(shape, environ)
-    origins = {**name_origins(shape, met), "role": role_origin}
-    parts = plan_parts(shape, environ, host, origins)
-    return assemble(shape, parts, host, role)
-
-
 def assemble(shape: PlanShape, parts: Parts, host: Host, role: str) -> Plan:
     """Assemble the plan from a job's shape and parts; ``role``: of its processes.
 
@@ -117,16 +97,24 @@ def assemble(shape: PlanShape, parts: Parts, host: Host, role: str) -> Plan:
     case, agent = parts.case, parts.agent
     options, environ, topology = case.options, case.environ, case.topology
     shown = _list_shown(shape)
-    proof = _choose_proof(parts, shown)
-    unbuffered = torch.plan_unbuffered(
-        _count_writers(topology, agent) + len(parts.beside.companions), environ
-    )
+    proof = None  # that of rank 0's NCCL, if rank 0 is ours
+    if parts.wiring.node and agent is None and any(place.rank == 0 for place in shown):
+        proof = parts.wiring.node.proof
+    fleet = agent.fleet if agent is not None else None
+    writers = len(fleet.hosts) * fleet.per_node if fleet else len(topology.places)  # whose output we relay
+    unbuffered = torch.plan_unbuffered(writers + len(parts.beside.companions), environ)
     settings = (*plan_settings(case, role, parts.binding), *unbuffered, *parts.wiring.settings)
     stays = _stays(parts, shown, host, proof)
     missing = "" if host.is_recorded() or shape.request.own is not None else find_missing(shape.request.argv)
-    preload, unused = _plan_preload(case, agent, host, stays=stays)
+    preload = None
+    unused: tuple[str, ...] = ()
+    if case.options.get("preload"):
+        from launcher.planning.preload import plan_preload
+
+        preload, why = plan_preload(case, agent, host, stays=stays)
+        unused = (f"preload skipped: {why}; ranks start normally",) if why else ()
     warned = (*warn_job(case, agent, parts.wiring.notes, host), *unused)
-    watch = _plan_watch(parts, host, proof, stays=stays)
+    watch = plan_supervision(parts, host, proof, stays=stays)
     meeting = parts.beside.meeting
     if meeting is not None and parts.peers is not None:
         meeting = replace(meeting, at_start=True)
@@ -139,6 +127,9 @@ def assemble(shape: PlanShape, parts: Parts, host: Host, role: str) -> Plan:
         *(note for note in (*shape.request.notes, *parts.binding.notes, *idle) if note[:1] == "-"),
     )
     notes = _gather_notes(shape, parts, host, missing, (*warned, *idle), stays=stays)
+    # An mpirun may have bound us to one core, as if we were a rank: our processes may leave it
+    cpus, bound = case.machine.cpu_count, case.machine.bound_cpu_count
+    is_bound = cpus is not None and bound is not None and bound < cpus
     return Plan(
         allocation=case.allocation,
         topology=topology,
@@ -149,7 +140,7 @@ def assemble(shape: PlanShape, parts: Parts, host: Host, role: str) -> Plan:
         processes=tuple(plan_one(case, parts.argv, place, parts.binding, settings) for place in shown),
         settings=settings if shown else (),
         unset=plan_unset(topology, environ, case.forks),
-        widen_cpus=_widens_cpus(case),
+        widen_cpus=case.forks and is_bound and any(name in case.environ for name in STARTED_BY_MPI),
         bind=parts.binding.mode,
         supervision=watch if preload is None else replace(watch, preload=preload),
         network=parts.wiring.node.network if parts.wiring.node else None,
@@ -159,62 +150,10 @@ def assemble(shape: PlanShape, parts: Parts, host: Host, role: str) -> Plan:
         missing=missing,
         warnings=warnings if not environ.get(MARKER) else (),
         reads=shape.gathered.reads,
-        companions=plan_companions(parts.beside.companions, unbuffered, options, environ),
+        companions=plan_companions(parts.beside.companions, unbuffered, plan_route(options, None), environ),
         ports=parts.beside.ports,
         meeting=meeting,
     )
-
-
-def _plan_preload(
-    case: Case, agent: NodeCommand | None, host: Host, *, stays: bool
-) -> tuple[Preload | None, tuple[str, ...]]:
-    """Return what is imported once before the processes are forked, and a warning if that is impossible."""
-    if not case.options.get("preload"):
-        return None, ()
-    from launcher.planning.preload import plan_preload
-
-    preload, why = plan_preload(case, agent, host, stays=stays)
-    return preload, (f"preload skipped: {why}; ranks start normally",) if why else ()
-
-
-def _plan_watch(parts: Parts, host: Host, proof: Proof | None, *, stays: bool) -> Supervision:
-    """Return how the processes of this node are watched; ``stays``: whether the launcher stays.
-
-    Raises:
-        LauncherError: They cannot be watched as the user requests.
-    """
-    allocation, machine = parts.case.allocation, parts.case.machine
-    if parts.case.options.get("metrics_port"):
-        require_metrics(host)
-    if parts.agent is not None:
-        refuse_rules(parts.case.options, parts.agent)
-    return plan_supervision(
-        parts.case.options,
-        parts.case.topology,
-        starts_node=parts.case.forks,
-        stays=parts.case.joins_launchers,
-        of_agent=parts.agent is not None,
-        companion_count=len(parts.beside.companions),
-        proof=proof,
-        preemption=parts.preemption,
-        towards=allocation.master_addr if spans_nodes(allocation) else "",
-        blind=_find_blindness(parts),
-        on_cpus=machine.gpu_count == 0 and not machine.has_others,
-        has_channel=parts.peers is not None,
-        starts_again=parts.agent is not None and parts.agent.fleet is not None,
-        traces=stays and has_traces(parts.case.environ, host),
-        is_program=reads_program(parts.case.command),
-    )
-
-
-def _find_blindness(parts: Parts) -> str:
-    """Return why the launcher cannot see whether the processes of this node connect; empty if it can."""
-    case, agent = parts.case, parts.agent
-    if not case.forks and not case.stays:
-        return "the platform has started the processes, one launcher for each"
-    if agent is not None and agent.engine not in WITH_WORKERS:
-        return f"{agent.engine} starts the processes"
-    return ""
 
 
 def _find_unseen(parts: Parts, watch: Supervision) -> str:
@@ -225,18 +164,12 @@ def _find_unseen(parts: Parts, watch: Supervision) -> str:
         return "the job has one process"
     given = parts.case.options.get("meeting")
     off = f"the check is off ({given.origin})" if given is not None and not given.value else ""
-    return off or _find_blindness(parts) or "the processes of this node are not known"
+    return off or find_blindness(parts) or "the processes of this node are not known"
 
 
 def _list_shown(shape: PlanShape) -> tuple[Place, ...]:
     """Return the places whose processes are known before the start; empty if a launcher starts them."""
     return () if shape.request.own is not None or shape.allocation.ranks_at_start else shape.topology.places
-
-
-def _choose_proof(parts: Parts, shown: Sequence[Place]) -> Proof | None:
-    """Return the network that rank 0's NCCL must confirm; None if rank 0 is not ours."""
-    is_first = parts.agent is None and any(place.rank == 0 for place in shown)
-    return parts.wiring.node.proof if parts.wiring.node and is_first else None
 
 
 def _stays(parts: Parts, shown: Sequence[Place], host: Host, proof: Proof | None) -> bool:
@@ -251,8 +184,10 @@ def _gather_notes(
     shape: PlanShape, parts: Parts, host: Host, missing: str, more: Sequence[str], *, stays: bool
 ) -> tuple[str, ...]:
     """Return the notes, deduplicated, in decision order."""
+    spare, node = shape.allocation.spare, shape.allocation.node_rank
+    waits = f"node {spare} is a spare node: it waits, and takes the rank of a lost node"
     notes = (
-        *_note_spare(shape.allocation),
+        *([] if spare is None else [f"{waits}; this is the plan for node {node}"]),
         *(*shape.ledger.notes, *parts.wiring.notes, *shape.request.notes, *parts.binding.notes),
         *([f"{missing}: no such script here"] if missing else []),
         *more,
@@ -260,26 +195,6 @@ def _gather_notes(
         *(note_traces(parts.case.environ, host) if stays else ()),
     )
     return tuple(dict.fromkeys(notes))
-
-
-def _note_spare(allocation: Allocation) -> Iterator[str]:
-    """Yield the note that this node is a spare, planned like the last node."""
-    if allocation.spare is not None:
-        yield (
-            f"node {allocation.spare} is a spare node: it waits, and takes the rank of a lost node; "
-            f"this is the plan for node {allocation.node_rank}"
-        )
-
-
-def spans_nodes(allocation: Allocation) -> bool:
-    """Whether the job has other nodes or may get them."""
-    return allocation.node_count != 1 or allocation.node_range is not None
-
-
-def _count_writers(topology: Topology, agent: NodeCommand | None) -> int:
-    """Return the number of processes whose output we relay: all nodes' if mpirun starts them."""
-    fleet = agent and agent.fleet
-    return len(fleet.hosts) * fleet.per_node if fleet else len(topology.places)
 
 
 def _finish_agent(agent: NodeCommand, environ: Mapping[str, str], case: Case) -> NodeCommand:
@@ -327,10 +242,3 @@ def name_origins(shape: PlanShape, met: Sequence[str] = ()) -> dict[str, str]:
         origins["local_rank"] = "counted on this node"
     told = {"hosts": "addresses exchanged by the nodes"} if met else {}
     return {**origins, **table.name_origins(shape.request.options), **told}
-
-
-def _widens_cpus(case: Case) -> bool:
-    """Whether processes may leave our CPUs: an mpirun bound us to one core, as if we were a rank."""
-    cpus, bound = case.machine.cpu_count, case.machine.bound_cpu_count
-    is_bound = cpus is not None and bound is not None and bound < cpus
-    return case.forks and is_bound and any(name in case.environ for name in STARTED_BY_MPI)

@@ -110,7 +110,7 @@ def _may_change(node: Any) -> bool:
 
 def describe(preload: Preload) -> str:
     """Return a plan's words for a preloaded start."""
-    shown = _name_packages(preload.modules)
+    shown = list(dict.fromkeys(name.partition(".")[0] for name in preload.modules))
     rest = f" and {len(shown) - 4} more" if len(shown) > 5 else ""
     names = shown[:4] if rest else shown
     return f"{', '.join(names)}{rest} imported once, before the processes are forked"
@@ -128,7 +128,3 @@ def describe_times(modules: Sequence[str], seconds: Sequence[float]) -> str:
     times = {package: f" ({one:.1f} s)" for package, one in took.items() if one >= 0.05}
     names = ", ".join(f"{package}{times.get(package, '')}" for package in shown)
     return f"{names} and {rest} more" if rest > 0 else names
-
-
-def _name_packages(modules: Sequence[str]) -> list[str]:
-    return list(dict.fromkeys(name.partition(".")[0] for name in modules))

@@ -16,6 +16,7 @@ from launcher.machine.whole import PIPE_S, read_whole
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Any
 
 VERSION = 2
 SNAPSHOT_LIMIT_BYTES = 1 << 24
@@ -50,23 +51,29 @@ def read_snapshot(path: str) -> Host:
     except (OSError, ValueError, RecursionError) as error:
         reason = getattr(error, "strerror", None) or f"is not JSON: {error}"
         raise make_error("bad-snapshot", path=path, reason=reason) from error
+    fault = _find_fault(data, text)
+    if fault:
+        raise make_error("bad-snapshot", path=path, reason=fault)
+    return replay(data)
+
+
+def _find_fault(data: Any, text: str) -> str:
+    """Return what is wrong with the value in a snapshot; empty if nothing is."""
     if not is_shallow(data):
-        raise make_error("bad-snapshot", path=path, reason=f"nested more than {DEPTH_MAX} levels deep")
+        return f"nested more than {DEPTH_MAX} levels deep"
     if _count(data) > ENTRIES_LIMIT:
-        raise make_error("bad-snapshot", path=path, reason=f"expected at most {ENTRIES_LIMIT} entries")
+        return f"expected at most {ENTRIES_LIMIT} entries"
     if not isinstance(data, dict) or not isinstance(data.get("environ"), dict):
-        raise make_error("bad-snapshot", path=path, reason='expected a JSON object with an "environ" object')
+        return 'expected a JSON object with an "environ" object'
     files = data.get("files")
     if isinstance(files, dict) and sum(name.count("/") for name in files) > FOLDERS_LIMIT:
-        raise make_error("bad-snapshot", path=path, reason=f"expected at most {FOLDERS_LIMIT} directories")
+        return f"expected at most {FOLDERS_LIMIT} directories"
     try:
         text.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError as error:
-        reason = "a text holds half of a surrogate pair: no machine has such a text"
-        raise make_error("bad-snapshot", path=path, reason=reason) from error
-    if data.get("version", VERSION) != VERSION:
-        raise make_error("bad-snapshot", path=path, reason=f"version {data['version']!r}: expected {VERSION}")
-    return replay(data)
+    except UnicodeEncodeError:
+        return "a text holds half of a surrogate pair: no machine has such a text"
+    version = data.get("version", VERSION)
+    return "" if version == VERSION else f"version {version!r}: expected {VERSION}"
 
 
 def _count(value: object) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from launcher.core.environ import OWN_JOB_ID
 from launcher.core.errors import make_error
+from launcher.core.frozen import replace
 from launcher.core.model import (
     TORCHRUN,
     Binding,
@@ -19,15 +20,14 @@ from launcher.core.version import __version__
 from launcher.frameworks import starters, table, torch
 from launcher.machine.gpus import name_visible_gpus, share_gpus
 from launcher.options.flags import FLAGS
-from launcher.planning.supervision import plan_route
 from launcher.sources.launched import MARKER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from launcher.core.supervision import Route
     from launcher.frameworks.case import Case
-    from launcher.options.reading import Options
 
 CONSUMED = (
     *(flag.variable for flag in FLAGS),
@@ -48,14 +48,14 @@ def plan_settings(case: Case, role: str, binding: Binding) -> tuple[Setting, ...
     return (
         *torch.plan_common(case, role),
         *([] if case.agent == TORCHRUN else torch.plan_elastic(case.options, case.environ, case.forks)),
-        *([] if binding.shares else _plan_threads(case)),
+        *(
+            []
+            if binding.shares
+            else torch.plan_threads(case.topology, case.machine, case.forks, case.environ)
+        ),
         *table.plan_common(case),
         Setting(MARKER, __version__, "marks processes of this launcher"),
     )
-
-
-def _plan_threads(case: Case) -> list[Setting]:
-    return torch.plan_threads(case.topology, case.machine, case.forks, case.environ)
 
 
 def plan_process(case: Case, place: Place, binding: Binding) -> tuple[Setting, ...]:
@@ -112,7 +112,7 @@ def _plan_gpus(place: Place, case: Case) -> tuple[Setting, ...]:
 
 
 def plan_companions(
-    beside: Sequence[Companion], settings: Sequence[Setting], options: Options, environ: Mapping[str, str]
+    beside: Sequence[Companion], settings: Sequence[Setting], route: Route, environ: Mapping[str, str]
 ) -> tuple[Companion, ...]:
     """Return a framework's companions with our variables, but none of the ranks'."""
     if not beside:
@@ -120,14 +120,11 @@ def plan_companions(
     unset = starters.plan_agent_unset(environ, torch=False, rewritten=False)
     common = (*settings, Setting(MARKER, __version__, "marks processes of this launcher"))
     return tuple(
-        Companion(
-            one.name,
-            one.argv,
-            (*common, *one.settings),
-            tuple(sorted({*one.unset, *unset})),
-            one.finishes,
-            plan_route(options, None),
-            one.serves,
+        replace(
+            one,
+            settings=(*common, *one.settings),
+            unset=tuple(sorted({*one.unset, *unset})),
+            route=route,
         )
         for one in beside
     )

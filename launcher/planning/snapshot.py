@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Mapping
 from copy import copy
 
 from launcher.core.environ import is_host, leave_out_services
@@ -61,10 +62,6 @@ from launcher.sources.indexed_job import HOSTS_FILE, INDEX
 from launcher.sources.sagemaker import FILE, JOB
 from launcher.sources.signs import HOST_FILES
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 PYTHONS = ("", "python", "python3")
 """Pythons whose packages are recorded: the launcher's own (empty) and those that commands name."""
 KEPT_LINES = {
@@ -93,6 +90,10 @@ def take_snapshot(host: Host, environ: Mapping[str, str]) -> dict[str, object]:
     """Return this node as a JSON object, without secrets."""
     environ = leave_out_services(environ)
     affinity = host.affinity()
+    addresses = {
+        name: [address if length is None else f"{address}/{length}" for address, length in pairs]
+        for name, pairs in host.networks().items()
+    }
     vm = read_vm(environ) or (ask_vm(host) if is_azure(host, environ) else None)
     noted = Noted(host.files)
     seen = copy(host)
@@ -111,7 +112,7 @@ def take_snapshot(host: Host, environ: Mapping[str, str]) -> dict[str, object]:
         "hostname": host.hostname(),
         "environ": {name: redact(environ[name]) for name in sorted(environ) if is_public_name(name)},
         "files": dict(sorted({**files, **hosts}.items())),
-        "addresses": {name: [*map(_render_address, pairs)] for name, pairs in host.networks().items()},
+        "addresses": addresses,
         "affinity": None if affinity is None else render_cpu_list(affinity),
         "gpus": nvidia or count,
         "ancestors": [
@@ -170,11 +171,6 @@ def _keep(path: str, value: object) -> object:
     if path in KEPT_LINES:
         value = "\n".join(line for line in value.splitlines() if line.startswith(KEPT_LINES[path]))
     return value if path.startswith(UNREDACTED) else redact(value)
-
-
-def _render_address(pair: tuple[str, int | None]) -> str:
-    address, length = pair
-    return address if length is None else f"{address}/{length}"
 
 
 def _describe_packages(host: Host, python: str, environ: Mapping[str, str]) -> list[dict[str, str]] | None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from launcher.command.words import reads_program
 from launcher.core.errors import make_error
-from launcher.core.model import Topology
+from launcher.core.model import TORCHRUN, Topology
 from launcher.core.supervision import (
     STDERR,
     STDOUT,
     Contact,
     LogStyle,
-    Preemption,
     Proof,
     Restarts,
     Route,
@@ -22,9 +22,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from launcher.core.model import NodeCommand
+    from launcher.frameworks.case import Case
     from launcher.machine.host import Host
     from launcher.options.reading import Options
+    from launcher.planning.parts import Parts
 
+WITH_WORKERS = (TORCHRUN, "accelerate", "axolotl", "deepspeed", "llamafactory", "swift", "trl")
+"""Engines whose processes we can identify: each has its own RANK in its environment."""
 BOTH = STDOUT | STDERR
 MEETING_TIMEOUT_S = 300.0
 IDLE_TIMEOUT_S = 600.0
@@ -34,51 +38,42 @@ OTEL_ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDP
 OTEL_MODULE = "opentelemetry.sdk"
 
 
-def plan_supervision(
-    options: Options,
-    topology: Topology,
-    *,
-    starts_node: bool = True,
-    stays: bool = False,
-    of_agent: bool = False,
-    companion_count: int = 0,
-    proof: Proof | None = None,
-    preemption: Preemption | None = None,
-    towards: str = "",
-    blind: str = "",
-    on_cpus: bool = False,
-    has_channel: bool = False,
-    starts_again: bool = False,
-    traces: bool = False,
-    is_program: bool = False,
-) -> Supervision:
+def plan_supervision(parts: Parts, host: Host, proof: Proof | None, *, stays: bool) -> Supervision:
     """Return how the processes of this node are watched.
 
-    ``starts_node``: we start all processes of the node.
-    ``stays``: we start one process, the platform has started launchers for the others, and all of them stay.
-    ``of_agent``: an agent is the parent of the processes. We watch only the agent, which has its own logs and
-    restarts. ``companion_count``: number of processes beside the ranks. ``towards``: node 0 of several; empty
-    for a single node. ``is_program``: the program of each process comes from standard input. ``blind``: why
-    we cannot see whether the processes connect; empty if we can. ``on_cpus``: this node has no accelerator.
-    ``has_channel``: the launchers of all nodes have a control channel. ``starts_again``: the agent is mpirun,
-    which the launcher starts again for all nodes. ``traces``: OpenTelemetry gets spans of the job.
+    Of an agent, which is the parent of the processes, we watch only itself: it has its own logs and restarts.
+
+    Args:
+        parts: The parts of the plan.
+        host: This node.
+        proof: The network that rank 0's NCCL must confirm.
+        stays: Whether the launcher stays with the job.
 
     Raises:
-        UsageError: Options exclude each other, or cannot be honoured here.
+        LauncherError: Options exclude each other, or cannot be honoured here.
     """
-    together = has_channel or starts_again
-    restarts = _plan_restarts(options, topology, starts_node=starts_node, together=together)
+    case, agent = parts.case, parts.agent
+    options, topology, allocation, machine = case.options, case.topology, case.allocation, case.machine
+    if options.get("metrics_port"):
+        require_metrics(host)
+    if agent is not None:
+        refuse_rules(options, agent)
+    of_agent, starts_again = agent is not None, agent is not None and agent.fleet is not None
+    together = parts.peers is not None or starts_again
+    restarts = _plan_restarts(options, topology, starts_node=case.forks, together=together)
     routes = tuple(plan_route(options, place.local_rank) for place in topology.places)
     stall_timeout_s, stall_limits = _plan_stall(options)
     # mpirun's ranks are on other nodes, too, and one that waits uses its core like one that works
     watches_idle = options.get("stall_timeout") is None and not starts_again
-    count = 1 if of_agent else len(routes) + companion_count
+    count = 1 if of_agent else len(routes) + len(parts.beside.companions)
+    is_alone = allocation.node_count == 1 and allocation.node_range is None
+    on_cpus = machine.gpu_count == 0 and not machine.has_others
     return Supervision(
         grace_s=options.grace_s,
         signal_to=options.text("signal_to", "leader"),
-        signal_map=options.pairs("signal_map"),
+        signal_map=options.words("signal_map"),
         routes=routes if not of_agent else (Route(),),
-        prefix=options.switch("prefix", count > 1 or (stays and topology.world_size != 1)),
+        prefix=options.switch("prefix", count > 1 or (case.joins_launchers and topology.world_size != 1)),
         log_dir=None if of_agent else options.text("log_dir") or None,
         progress=options.switch("progress") if options.get("progress") else None,
         stall_timeout_s=stall_timeout_s,
@@ -91,18 +86,28 @@ def plan_supervision(
         failure_file=options.text("failure_file") or None,
         evidence_dir=options.text("evidence_dir") or None,
         events=options.text("events") or None,
-        traces=traces,
+        traces=stays and has_traces(case.environ, host),
         timings=options.switch("timings"),
         stragglers=options.switch("stragglers", True),
         slow_below=None if options.get("slow_below") is None else options.number("slow_below", 0.0),
         proof=proof,
-        preemption=preemption,
+        preemption=parts.preemption,
         metrics_port=int(options.number("metrics_port", 0)),
-        metrics_towards=towards,
-        contact=_plan_contact(options, topology, blind, of_agent=of_agent, on_cpus=on_cpus),
+        metrics_towards="" if is_alone else allocation.master_addr,
+        contact=_plan_contact(options, topology, find_blindness(parts), of_agent=of_agent, on_cpus=on_cpus),
         log=plan_log(options),
-        stdin=_plan_stdin(options, topology, starts=starts_node and not of_agent, is_program=is_program),
+        stdin=_plan_stdin(case, starts=case.forks and not of_agent),
     )
+
+
+def find_blindness(parts: Parts) -> str:
+    """Return why the launcher cannot see whether the processes of this node connect; empty if it can."""
+    case, agent = parts.case, parts.agent
+    if not case.forks and not case.stays:
+        return "the platform has started the processes, one launcher for each"
+    if agent is not None and agent.engine not in WITH_WORKERS:
+        return f"{agent.engine} starts the processes"
+    return ""
 
 
 def _plan_stall(options: Options) -> tuple[float, tuple[tuple[str, float], ...]]:
@@ -121,12 +126,12 @@ def _plan_stall(options: Options) -> tuple[float, tuple[tuple[str, float], ...]]
     return usual_s, tuple(limits)
 
 
-def _plan_stdin(options: Options, topology: Topology, *, starts: bool, is_program: bool) -> int | str | None:
+def _plan_stdin(case: Case, *, starts: bool) -> int | str | None:
     """Return which rank reads standard input, or ``all`` if the program comes from it; None for our own."""
-    given = options.get("stdin")
-    if not starts or (topology.world_size == 1 and not given):
+    given = case.options.get("stdin")
+    if not starts or (case.topology.world_size == 1 and not given):
         return None
-    value = given.value if given else "all" if is_program else 0
+    value = given.value if given else "all" if reads_program(case.command) else 0
     return value if isinstance(value, (int, str)) else None
 
 
@@ -224,13 +229,13 @@ def plan_route(options: Options, local_rank: int | None) -> Route:
     """
     redirected = _bits(options, "redirects", local_rank)
     teed = _bits(options, "tee", local_rank)
-    shown = options.numbers("local_ranks_filter")
-    visible = BOTH if shown is None or local_rank is None or local_rank in shown else 0
+    shown = options.words("local_ranks_filter")
+    visible = BOTH if not shown or local_rank is None or local_rank in shown else 0
     return Route(to_file=redirected | teed, to_console=(BOTH & ~redirected | teed) & visible)
 
 
 def _bits(options: Options, dest: str, local_rank: int | None) -> int:
-    return next((bits for rank, bits in options.streams(dest) if rank in (None, local_rank)), 0)
+    return next((bits for rank, bits in options.words(dest) if rank in (None, local_rank)), 0)
 
 
 def _plan_restarts(options: Options, topology: Topology, *, starts_node: bool, together: bool) -> Restarts:
@@ -257,7 +262,7 @@ def _plan_restarts(options: Options, topology: Topology, *, starts_node: bool, t
         most=most,
         per_cause=None if per_cause is None else int(options.number("restarts_per_cause", 0)),
         on_any=options.text("restart_on") == "any",
-        never_status=options.numbers("no_restart_status") or (),
+        never_status=options.words("no_restart_status"),
         delay_s=delay_s,
         delay_max_s=longest_s,
         reset_after_s=options.number("restarts_reset_after", default.reset_after_s),
@@ -269,22 +274,16 @@ def _plan_restarts(options: Options, topology: Topology, *, starts_node: bool, t
     )
 
 
-def list_idle(agent: NodeCommand) -> tuple[str, ...]:
-    """Return the flags (``dest``) about restarts that do nothing if this agent starts the processes.
-
-    torchrun restarts them itself, and knows only their number. mpirun is started again by the launcher, which
-    runs no command on the other nodes.
-    """
-    return RESTART_RULES if agent.fleet is None else ("health_command",)
-
-
 def refuse_rules(options: Options, agent: NodeCommand) -> None:
     """Refuse typed rules of restarts that do nothing if another program starts the processes.
 
     Raises:
         UsageError: There are such flags.
     """
-    typed = [one.origin for dest in list_idle(agent) if (one := options.get(dest)) and one.is_typed]
+    # torchrun restarts them itself, and knows only their number. mpirun is started again by the launcher,
+    # which runs no command on the other nodes.
+    idle = RESTART_RULES if agent.fleet is None else ("health_command",)
+    typed = [one.origin for dest in idle if (one := options.get(dest)) and one.is_typed]
     if not typed:
         return
     asked = options.get("engine")

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
+from launcher.checks import Result
+from launcher.checks.case import CheckedNode
 from launcher.checks.finding import LEVELS, OK, PROBLEM, WARNING, Finding, render_count
 from launcher.core.errors import TEXT_MAX
 from launcher.core.redact import quote, shorten
 from launcher.core.version import __version__
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from launcher.checks import Result
-    from launcher.checks.case import CheckedNode
 
 VERSION = 1
 COLOURS = {OK: "\033[32m", WARNING: "\033[33m", PROBLEM: "\033[1;31m"}
@@ -20,7 +17,11 @@ RESET = "\033[0m"
 def render_text(result: Result, case: CheckedNode, *, colours: bool = False) -> str:
     """Return one line per finding, the number of findings of each level, and the checks without a finding."""
     width = max((len(finding.check) for finding in result.findings), default=0)
-    lines = [_render_line(finding, width, colours) for finding in result.findings]
+    lines = []
+    for finding in result.findings:
+        level = finding.level.ljust(max(map(len, LEVELS)))
+        level = f"{COLOURS[finding.level]}{level}{RESET}" if colours else level
+        lines.append(f"{level}  {finding.check.ljust(width)}  {render_finding(finding)}")
     counts = (
         render_count(result.count(PROBLEM), "problem"),
         render_count(result.count(WARNING), "warning"),
@@ -30,12 +31,6 @@ def render_text(result: Result, case: CheckedNode, *, colours: bool = False) -> 
     if result.silent:
         lines.append(f"skipped: {', '.join(result.silent)}")
     return "\n".join(lines) + "\n"
-
-
-def _render_line(finding: Finding, width: int, colours: bool) -> str:
-    level = finding.level.ljust(max(map(len, LEVELS)))
-    level = f"{COLOURS[finding.level]}{level}{RESET}" if colours else level
-    return f"{level}  {finding.check.ljust(width)}  {render_finding(finding)}"
 
 
 def render_finding(finding: Finding) -> str:

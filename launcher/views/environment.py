@@ -22,14 +22,10 @@ dotenv  ``NAME=value`` lines. A value has no quotes if ``docker run --env-file``
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from launcher.core.model import Plan
 from launcher.core.redact import printable
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from launcher.core.model import Plan
 
 # Assigning to these is an error, or has no effect, in bash or dash; an error inside eval would
 # end the user's script.

@@ -7,29 +7,25 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Mapping, Sequence
 
+from launcher.checks.finding import render_count
 from launcher.core.errors import say_size
 from launcher.core.frozen import replace
-from launcher.core.model import MPIRUN, Fact, Fleet, Mode, Plan, PlannedProcess, Setting
+from launcher.core.model import MPIRUN, Claim, Fact, Fleet, Mode, Plan, Setting
 from launcher.core.ranks import name_ranks, render_cpu_list
 from launcher.core.redact import printable, redact, redact_argv
+from launcher.core.supervision import Restarts
 from launcher.engines.forward import list_withheld
 from launcher.engines.mpirun import FOLDER, JOB
 from launcher.options.flags import PREFIX
-from launcher.output.tables import find_paper, lay_out
+from launcher.output.tables import Paper, find_paper, lay_out
+from launcher.planning.preload import describe
 from launcher.process.signals import name_signal
 from launcher.views.folding import fold
 from launcher.views.plan_json import describe_setting
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from launcher.core.model import Claim
-    from launcher.core.supervision import Preload, Restarts
-    from launcher.output.tables import Paper
-
-    Row = tuple[str, str, str]
+Row = tuple[str, str, str]
 
 LOG_WIDTH = 160
 """A log has no width; wrapped at 80 columns the origins would be hard to read."""
@@ -74,7 +70,7 @@ def _headline(plan: Plan) -> str:
     if plan.allocation.node_range is not None:
         nodes = "{} to {} nodes".format(*plan.allocation.node_range)
     if plan.peers is not None and plan.peers.spare_count:
-        nodes += f" and {_count(plan.peers.spare_count, 'spare node')}"
+        nodes += f" and {render_count(plan.peers.spare_count, 'spare node')}"
     world = shape.world_size
     processes = "a number of processes" if world is None else f"{world} process{'es' if world > 1 else ''}"
     spare = plan.allocation.spare
@@ -176,7 +172,8 @@ def _commands(plan: Plan) -> list[str]:
     if len({p.argv for p in started}) == 1 and not any(p.cpus for p in started):
         lines.append((name_ranks([p.rank for p in started]), started[0].argv))
     else:
-        lines += [(f"rank {p.rank}{_where(p)}", p.argv) for p in started]
+        at = {p: "" if p.cpus is None else f" on CPUs {render_cpu_list(p.cpus)}" for p in started}
+        lines += [(f"rank {p.rank}{at[p]}", p.argv) for p in started]
     if plan.agent is not None and plan.agent.argv:
         lines = [(plan.engine, plan.agent.argv)]  # ends with the command of its processes
     return [f"{verb} {who}: {printable(shlex.join(redact_argv(argv)))}" for who, argv in lines]
@@ -259,7 +256,9 @@ def _watch(plan: Plan) -> list[str]:
     parts += [f"exits with {watch.stopped_status} if told to stop"] if watch.stopped_status else []
     parts += [f"exits with {watch.fatal_status} if no retry helps"] if watch.fatal_status else []
     parts += ["lines start with their rank"] if watch.prefix else []
-    parts += [_say_readers(watch.stdin)] if watch.stdin else []
+    readers = {"all": "each rank gets a copy of standard input", "none": "no rank reads standard input"}
+    reads = readers.get(str(watch.stdin), f"rank {watch.stdin} reads standard input")
+    parts += [reads] if watch.stdin else []
     parts += ["the log is JSON"] if watch.log.as_json else []
     parts += ["lines start with the time"] if watch.log.timestamps and not watch.log.as_json else []
     parts += ["a line of several ranks is printed once"] if watch.log.dedupe else []
@@ -274,7 +273,7 @@ def _watch(plan: Plan) -> list[str]:
     parts += [silence] if watch.stall_timeout_s else []
     parts += [f"report after {watch.idle_timeout_s:g} s without activity"] if watch.idle_timeout_s else []
     parts += ["the processes must connect"] if watch.contact is not None and watch.contact.required else []
-    parts += [_preload(watch.preload)] if watch.preload is not None else []
+    parts += [describe(watch.preload)] if watch.preload is not None else []
     parts += [f"failure record in {watch.failure_file}"] if watch.failure_file else []
     parts += [f"evidence of a hang in {watch.evidence_dir}"] if watch.evidence_dir else []
     taken = watch.preemption
@@ -285,22 +284,6 @@ def _watch(plan: Plan) -> list[str]:
     return [f"watch: {printable(redact('; '.join(parts)))}"]
 
 
-def _say_readers(readers: int | str) -> str:
-    if readers == "all":
-        return "each rank gets a copy of standard input"
-    return f"{'no rank' if readers == 'none' else f'rank {readers}'} reads standard input"
-
-
-def _preload(preload: Preload) -> str:
-    from launcher.planning.preload import describe
-
-    return describe(preload)
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
-
-
 def _restarts(rule: Restarts) -> list[str]:
     """Return how often, after what and how the processes start again."""
     more = [f"{rule.per_cause} for each cause"] if rule.per_cause is not None else []
@@ -308,7 +291,7 @@ def _restarts(rule: Restarts) -> list[str]:
     more += [f"not after status {', '.join(map(str, rule.never_status))}"] if rule.never_status else []
     more += [f"given back after {rule.reset_after_s:g} s"] if rule.reset_after_s else []
     limits = f" ({', '.join(more)})" if more else ""
-    parts = [f"{_count(rule.most, 'restart')}{limits}"]
+    parts = [f"{render_count(rule.most, 'restart')}{limits}"]
     shown = [rule.progress_file, f"the output {rule.progress_pattern!r}" if rule.progress_pattern else ""]
     watched = " or ".join(filter(None, shown))
     parts += [f"progress is seen in {watched}"] if watched else []
@@ -317,10 +300,6 @@ def _restarts(rule: Restarts) -> list[str]:
         [f"each node is checked by {' '.join(redact_argv(rule.health_argv))}"] if rule.health_argv else []
     )
     return parts
-
-
-def _where(process: PlannedProcess) -> str:
-    return "" if process.cpus is None else f" on CPUs {render_cpu_list(process.cpus)}"
 
 
 def _notes(plan: Plan) -> list[str]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
 from launcher.core.model import (
+    Claim,
     Companion,
     Decided,
-    Fleet,
     Mode,
     NodeCommand,
     Peers,
@@ -21,16 +22,16 @@ from launcher.core.redact import redact, redact_argv, redact_variable
 from launcher.core.supervision import LogStyle, Network, Restarts
 from launcher.core.version import __version__
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 VERSION = 1
+TOPOLOGY = ("world_size", "node_count", "node_rank", "local_size", "master_addr", "master_port")
+MACHINE = ("gpu_count", "cpu_count", "bound_cpu_count")
+FLEET = ("hosts", "per_node", "address", "ports", "timeout_s", "forward", "restored")
+PEERS = ("ports", "has_token", "timeout_s", "lost_after_s", "keep_going")
+ROUTE = ("to_file", "to_console")
 
 
 def describe(plan: Plan, environ: Mapping[str, str]) -> dict[str, object]:
     """Return the plan as a JSON object; ``environ`` is the environment that the processes would inherit."""
-    topology = plan.topology
     return {
         "version": VERSION,
         "launcher": __version__,
@@ -39,19 +40,8 @@ def describe(plan: Plan, environ: Mapping[str, str]) -> dict[str, object]:
         "mode": plan.mode.value,
         "engine": plan.engine,
         "agent": None if plan.agent is None else _agent(plan.agent, environ),
-        "topology": {
-            "world_size": topology.world_size,
-            "node_count": topology.node_count,
-            "node_rank": topology.node_rank,
-            "local_size": topology.local_size,
-            "master_addr": topology.master_addr,
-            "master_port": topology.master_port,
-        },
-        "machine": {
-            "gpu_count": plan.machine.gpu_count,
-            "cpu_count": plan.machine.cpu_count,
-            "bound_cpu_count": plan.machine.bound_cpu_count,
-        },
+        "topology": _pick(plan.topology, TOPOLOGY),
+        "machine": _pick(plan.machine, MACHINE),
         "fabric": None if plan.network is None else _network(plan.network),
         "facts": {finding.claim.fact.value: _fact(finding) for finding in plan.findings},
         "settings": [describe_setting(setting, environ) for setting in plan.settings],
@@ -70,12 +60,17 @@ def describe(plan: Plan, environ: Mapping[str, str]) -> dict[str, object]:
     }
 
 
+def _pick(value: object, names: tuple[str, ...]) -> dict[str, object]:
+    """Return attributes of a value by their names."""
+    found = {name: getattr(value, name) for name in names}
+    return {name: list(one) if isinstance(one, tuple) else one for name, one in found.items()}
+
+
 def _network(network: Network) -> dict[str, object]:
     return {
         "name": network.fabric,
         "why": redact(network.why),
-        "port_count": network.port_count,
-        "ports": list(network.ports),
+        **_pick(network, ("port_count", "ports")),
         "files": {word: redact(text) for word, text in network.files},
     }
 
@@ -86,20 +81,7 @@ def _agent(agent: NodeCommand, environ: Mapping[str, str]) -> dict[str, object]:
         "settings": [describe_setting(setting, environ) for setting in agent.settings],
         "unset": list(agent.unset),
         "files": {word: redact(text) for word, text in agent.files},
-        "fleet": None if agent.fleet is None else _fleet(agent.fleet),
-    }
-
-
-def _fleet(fleet: Fleet) -> dict[str, object]:
-    """Return where the other nodes join the head."""
-    return {
-        "hosts": list(fleet.hosts),
-        "per_node": fleet.per_node,
-        "address": fleet.address,
-        "ports": list(fleet.ports),
-        "timeout_s": fleet.timeout_s,
-        "forward": list(fleet.forward),
-        "restored": list(fleet.restored),
+        "fleet": None if agent.fleet is None else _pick(agent.fleet, FLEET),
     }
 
 
@@ -110,7 +92,7 @@ def _supervision(plan: Plan) -> dict[str, object]:
         "signal_map": [list(pair) for pair in watch.signal_map],
         "prefix": watch.prefix,
         "log_dir": None if watch.log_dir is None else redact(watch.log_dir),
-        "routes": [{"to_file": route.to_file, "to_console": route.to_console} for route in watch.routes],
+        "routes": [_pick(route, ROUTE) for route in watch.routes],
         "progress": watch.progress,
         "stall_timeout_s": watch.stall_timeout_s,
         **({"stall_limits": dict(watch.stall_limits)} if watch.stall_limits else {}),
@@ -143,10 +125,7 @@ def _restart_rules(rule: Restarts) -> dict[str, object]:
     return {
         "per_cause": rule.per_cause,
         "on": "any" if rule.on_any else "retryable",
-        "never_status": list(rule.never_status),
-        "delay_s": rule.delay_s,
-        "delay_max_s": rule.delay_max_s,
-        "reset_after_s": rule.reset_after_s,
+        **_pick(rule, ("never_status", "delay_s", "delay_max_s", "reset_after_s")),
         "progress_file": redact(rule.progress_file) or None,
         "progress_pattern": redact(rule.progress_pattern) or None,
         "attempts_file": redact(rule.attempts_file) or None,
@@ -157,33 +136,19 @@ def _restart_rules(rule: Restarts) -> dict[str, object]:
 
 def _peers(peers: Peers) -> dict[str, object]:
     """Return how the launchers find each other; of a token only whether there is one."""
-    return {
-        "ports": list(peers.ports),
-        "has_token": peers.has_token,
-        "timeout_s": peers.timeout_s,
-        "lost_after_s": peers.lost_after_s,
-        "keep_going": peers.keep_going,
-        **({"spare_count": peers.spare_count, "index": peers.index} if peers.spare_count else {}),
-    }
+    return _pick(peers, (*PEERS, *(("spare_count", "index") if peers.spare_count else ())))
 
 
 def _fact(finding: Decided) -> dict[str, object]:
-    claim = finding.claim
     return {
-        "value": _value(claim.value),
-        "origin": redact(claim.origin),
-        "source": claim.source,
-        "trust": claim.trust.name.lower(),
-        "lost": [
-            {
-                "value": _value(lost.claim.value),
-                "origin": redact(lost.claim.origin),
-                "source": lost.claim.source,
-                "why": redact(lost.why),
-            }
-            for lost in finding.lost
-        ],
+        **_claim(finding.claim),
+        "trust": finding.claim.trust.name.lower(),
+        "lost": [{**_claim(lost.claim), "why": redact(lost.why)} for lost in finding.lost],
     }
+
+
+def _claim(claim: Claim) -> dict[str, object]:
+    return {"value": _value(claim.value), "origin": redact(claim.origin), "source": claim.source}
 
 
 def _value(value: object) -> object:
@@ -223,7 +188,7 @@ def _companion(companion: Companion, environ: Mapping[str, str]) -> dict[str, ob
         "finishes": companion.finishes,
         "settings": [describe_setting(setting, environ) for setting in companion.settings],
         "unset": list(companion.unset),
-        "route": {"to_file": companion.route.to_file, "to_console": companion.route.to_console},
+        "route": _pick(companion.route, ROUTE),
     }
 
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from launcher.core.errors import LauncherError, UsageError
 from launcher.core.redact import redact
 from launcher.machine.hardware import read_hardware
+from launcher.machine.host import Host
+from launcher.options.reading import Options
 from launcher.planning.assignment import assign, find_visible
 from launcher.planning.plan import plan_job
 from launcher.views.topology import TopologyView, render_text
 from launcher.views.topology_json import render_json
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from launcher.machine.host import Host
-    from launcher.options.reading import Options
 
 
 def take_view(host: Host, environ: Mapping[str, str], options: Options) -> TopologyView:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from launcher.checks.finding import render_count
 from launcher.core.frozen import frozen
 from launcher.core.ranks import render_cpu_list
 from launcher.core.redact import printable
+from launcher.machine.gpu_facts import GpuFacts
 from launcher.machine.hardware import MEANINGS, SELF, Hardware, count_switched, distance
-from launcher.machine.infiniband import Port, is_usable
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from launcher.machine.gpu_facts import GpuFacts
-    from launcher.machine.network import Interface
-    from launcher.planning.assignment import Assigned
+from launcher.machine.infiniband import is_usable
+from launcher.machine.network import Interface
+from launcher.planning.assignment import Assigned
 
 GIB = 1 << 30
 LISTED = 4
@@ -58,16 +56,12 @@ def headline(hardware: Hardware) -> str:
     """Return the hostname and the number of parts of each kind, in one line."""
     cpus = sum(len(node.cpus) for node in hardware.nodes)
     counts = [
-        _count(len(hardware.gpus), "GPU"),
-        _count(len(hardware.ports), "RDMA port"),
-        _count(len(hardware.nodes), "NUMA node"),
-        _count(cpus, "CPU"),
+        render_count(len(hardware.gpus), "GPU"),
+        render_count(len(hardware.ports), "RDMA port"),
+        render_count(len(hardware.nodes), "NUMA node"),
+        render_count(cpus, "CPU"),
     ]
     return f"{printable(hardware.hostname)}: {', '.join(counts)}"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _matrix(hardware: Hardware) -> list[str]:
@@ -91,7 +85,7 @@ def _gpus(view: TopologyView) -> list[str]:
         [
             f"GPU{gpu.index}",
             gpu.name or f"{gpu.vendor} GPU",
-            show_memory(gpu.memory_bytes),
+            "?" if gpu.memory_bytes is None else f"{gpu.memory_bytes / GIB:.0f} GiB",
             _or(gpu.address),
             _or(nodes[gpu]),
             show_links(gpu, gpus),
@@ -101,11 +95,6 @@ def _gpus(view: TopologyView) -> list[str]:
         for gpu in gpus
     ]
     return _table(["GPU", "name", "memory", "PCI", "NUMA", "NVLinks", "state", "UUID"], rows)
-
-
-def show_memory(size: int | None) -> str:
-    """Return a GPU's memory in whole GiB."""
-    return "?" if size is None else f"{size / GIB:.0f} GiB"
 
 
 def show_links(gpu: GpuFacts, gpus: Sequence[GpuFacts]) -> str:
@@ -134,12 +123,14 @@ def show_state(gpu: GpuFacts, is_visible: bool) -> str:
 
 
 def _ports(hardware: Hardware) -> list[str]:
+    active = [port for port in hardware.ports if port.state == "ACTIVE"]  # of others the rate means nothing
+    rates = {port: f"{port.rate_gbps:g} Gb/s" for port in active if port.rate_gbps is not None}
     rows = [
         [
             part.label,
             _or(part.port.link_layer),
             _or(part.port.state),
-            show_rate(part.port),
+            rates.get(part.port, "?"),
             _or(part.path[-1] if part.path else None),
             _or(part.numa_node),
             _or(part.port.interface),
@@ -153,18 +144,14 @@ def _ports(hardware: Hardware) -> list[str]:
     return _table(head, rows)
 
 
-def show_rate(port: Port) -> str:
-    """Return a port's rate; ``?`` if it is unknown, or means nothing because the port is not active."""
-    return "?" if port.rate_gbps is None or port.state != "ACTIVE" else f"{port.rate_gbps:g} Gb/s"
-
-
 def _interfaces(hardware: Hardware) -> list[str]:
     """Return the table of the interfaces that have an address, without the loopback interface."""
+    carriers = {None: "?", True: "up", False: "no carrier"}
     rows = [
         [
             interface.name,
             _or(interface.kind),
-            show_carrier(interface),
+            "down" if interface.is_up is False else carriers[interface.has_carrier],
             "?" if interface.speed_mbps is None else f"{interface.speed_mbps / 1000:g} Gb/s",
             _several(show_addresses(interface)),
             _several(show_routes(interface, hardware)),
@@ -185,13 +172,6 @@ def show_addresses(interface: Interface) -> tuple[str, ...]:
 def show_routes(interface: Interface, hardware: Hardware) -> tuple[str, ...]:
     """Return the networks that an interface leads to."""
     return next((networks for name, networks in hardware.routes if name == interface.name), ())
-
-
-def show_carrier(interface: Interface) -> str:
-    """Return the state of an interface: ``up``, ``down``, ``no carrier``, or ``?`` if it is unknown."""
-    if interface.is_up is False:
-        return "down"
-    return {None: "?", True: "up", False: "no carrier"}[interface.has_carrier]
 
 
 def _several(texts: Sequence[str]) -> str:

@@ -9,12 +9,9 @@ from launcher.core.version import __version__
 from launcher.machine.gpu_facts import describe_gpu
 from launcher.machine.hardware import Hardware, distance
 from launcher.machine.infiniband import Port, is_usable
+from launcher.machine.network import Interface
+from launcher.planning.assignment import Assigned
 from launcher.views.topology import TopologyView, show_addresses, show_routes
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from launcher.machine.network import Interface
-    from launcher.planning.assignment import Assigned
 
 VERSION = 1
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from launcher import __version__
-from launcher.cli.main import COMMANDS
+from launcher.cli.help import COMMANDS
 from launcher.options.flags import FLAGS
 from tests.process import starting
 from tests.process.hooking import make_venv

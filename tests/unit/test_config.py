@@ -74,7 +74,7 @@ def test_an_own_file_goes_before_the_systems_and_all_variables_before_both() -> 
     environ = {CONFIG: "team.conf", "LAUNCHER_BIND": "none", "PET_ROLE": "c", "PET_TEE": "2"}
     options = read(files, environ)
     assert (options.grace_s, options.text("bind"), options.text("role")) == (2, "none", "c")
-    assert options.streams("tee") == ((None, 2),)
+    assert options.words("tee") == ((None, 2),)
     assert read(files, environ, grace="3").grace_s == 3
     assert set(options.files.notes) == {
         f"{ETC}:1: grace = 1 is not used: team.conf:1: grace = 2",

@@ -16,7 +16,8 @@ import pytest
 
 from launcher import __version__, sources
 from launcher.cli.entry import main
-from launcher.cli.main import COMMANDS
+from launcher.cli.help import COMMANDS
+from launcher.cli.main import dispatch
 from launcher.core.blocks import read_blocks
 from launcher.core.errors import EnvironmentUntrusted, LauncherError
 from launcher.core.model import Claim
@@ -355,9 +356,11 @@ def test_a_command_on_a_page_is_understood(
         raise Parsed
 
     monkeypatch.setattr(Parser, "parse_args", parse)
-    command = read_run if words[0] == "run" else COMMANDS[words[0]]
     try:
-        command(words[1:], {})
+        if words[0] == "run":
+            read_run(words[1:], {})
+        else:
+            dispatch(words, {})
     except (Parsed, SystemExit):
         return
     except LauncherError as error:

@@ -16,7 +16,6 @@ from launcher.cli.entry import main
 from launcher.core.errors import EXIT_USAGE, EnvironmentUntrusted, HardwareMissing, LauncherError, UsageError
 from launcher.core.model import Fact, Trust
 from launcher.machine.host import Host
-from launcher.options.abbreviations import find_full
 from launcher.options.flag_values import NOT_PASSED_ON, PROCESS_LIMIT
 from launcher.options.flags import (
     EMPTY_IS_UNSET,
@@ -24,10 +23,10 @@ from launcher.options.flags import (
     FLAGS,
     NEEDS,
     OTHER_PREFIXES,
-    OTHER_VARIABLES,
     Flag,
+    list_others,
 )
-from launcher.options.parser import make_run_parser, read_run
+from launcher.options.parser import find_full, make_run_parser, read_run
 from launcher.options.reading import Options, read_options
 from launcher.planning.notes import name_unknown
 from launcher.planning.plan import plan_job
@@ -686,10 +685,10 @@ def test_a_variable_that_nobody_knows_is_named_with_the_nearest(name: str, said:
 
 def test_variables_of_others_and_of_processes_are_left_alone() -> None:
     """What is documented as none of ours, and what our own processes have."""
-    names = (*OTHER_VARIABLES, *(f"{prefix}X" for prefix in OTHER_PREFIXES))
+    names = (*list_others(), *(f"{prefix}X" for prefix in OTHER_PREFIXES))
     assert name_unknown(dict.fromkeys((*names, "HYDRA_LAUNCHER", "launcher_x"), "1")) == ()
     page = (Path(ROOT) / "docs" / "flags.md").read_text().partition("## Variables that are no flags")[2]
-    assert all(f"`{name}`" in page for name in OTHER_VARIABLES)
+    assert all(f"`{name}`" in page for name in list_others())
     assert all(f"`{prefix}*`" in page for prefix in OTHER_PREFIXES)
 
 
