@@ -19,6 +19,8 @@ print("first", flush=True)
 time.sleep(0.4)
 if sys.argv[1:] and os.environ["RANK"] == "0":
     open(sys.argv[1], "a").write(".")
+while sys.argv[1:] and not os.path.exists(sys.argv[1]):
+    time.sleep(0.01)
 time.sleep(0.3)
 sys.exit(os.environ.get("LAUNCHER_ATTEMPT", "0") == "0" and os.environ["RANK"] == "1" and len(sys.argv) > 1)
 """
