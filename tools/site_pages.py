@@ -33,7 +33,6 @@ FIRST = {"boost": 2}
 """Weight in the search of the first part of the menu, for newcomers."""
 LAST = {"boost": 0.1}
 SEARCHED_LAST = (
-    "results.md",
     "changes.md",
     "contributing.md",
     "architecture.md",
@@ -43,6 +42,8 @@ SEARCHED_LAST = (
     "variables.md",
 )
 """Pages that mention everything, and answer few questions."""
+UNSEARCHED = ("results.md",)
+"""Measurements: numbers for every word that somebody may search for."""
 WIDE = ("troubleshooting.md",)
 """Pages whose tables need the room of the table of contents."""
 LANGUAGES = {".py": "python", ".yml": "yaml", ".json": "json", ".sh": "bash"}
@@ -99,6 +100,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     path = next((path for path in NAMED if page_name(path) == uri), f"{DOCS}/{uri}")
     if uri.startswith("files/"):
         path = uri.removeprefix("files/").removesuffix(".md")
+        page.meta["search"] = {"exclude": True}
+    elif uri in UNSEARCHED:
         page.meta["search"] = {"exclude": True}
     elif uri in SEARCHED_LAST:
         page.meta["search"] = LAST

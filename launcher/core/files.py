@@ -1,17 +1,17 @@
 """Opens, creates, renames and removes files, and never follows what another user has planted.
 
-In a folder that several users may write to (/tmp), another user can create a link, a pipe, a folder or a file
-under a name that we want to write. So we walk a path step by step with descriptors, follow only links of root
-or of our own user, and enter no folder that another user has made in such a place. We replace an existing
-file and do not write into it. If it must be written in place (a log that grows, a mounted file, a device), no
-other user may have been able to put it there.
+In a directory that several users may write to (/tmp), another user can create a link, a pipe, a directory or
+a file under a name that we want to write. So we walk a path step by step with descriptors, follow only links
+of root or of our own user, and enter no directory that another user has made in such a place. We replace an
+existing file and do not write into it. If it must be written in place (a log that grows, a mounted file, a
+device), no other user may have been able to put it there.
 
 All other modules write through this one (`tests/unit/test_file_rule.py` lists the few exceptions). ``at`` is
-the descriptor of a folder, for a path inside of it: what happens to the folder's own path does not matter.
+the descriptor of a directory, for a path inside of it: what happens to the folder's own path does not matter.
 It imports nothing of the launcher and runs on Python 3.8, because `launcher.guest` uses it in user programs.
 
 Source: fs.protected_symlinks, protected_regular and protected_fifos of the kernel (sysctl/fs.rst). They check
-more properties of a file, but only in some folders.
+more properties of a file, but only in some directories.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def replace_file(
         data: The whole new content.
         path: Path of the file.
         mode: Permissions of a new file whatever the umask; None for those that the umask leaves.
-        makes_folders: Whether to make missing parent folders.
-        at: Folder of a relative path; None for the working directory.
+        makes_folders: Whether to make missing parent directories.
+        at: Directory of a relative path; None for the working directory.
 
     Raises:
         OSError: The write failed, e.g. on a full disk; no partial file stays.
@@ -137,13 +137,13 @@ def open_own(path: str, flags: int = os.O_RDONLY, *, kind: int = stat.S_IFREG, a
 
 
 def make_folder(path: str, mode: int = 0o777, *, new: bool = False, at: int | None = None) -> int:
-    """Return a descriptor of a folder, for ``at``; it and those above are made if missing.
+    """Return a descriptor of a directory, for ``at``; it and those above are made if missing.
 
     Args:
-        path: The folder.
+        path: The directory.
         mode: Its permissions if it is made, which the umask limits.
         new: Whether it must not exist, and only it is made.
-        at: Folder of a relative path; None for the working directory.
+        at: Directory of a relative path; None for the working directory.
 
     Raises:
         FileExistsError: Something has this name, and ``new`` is set.
@@ -163,7 +163,7 @@ def make_folder(path: str, mode: int = 0o777, *, new: bool = False, at: int | No
 
 
 def make_private_folder(bases: Iterable[str]) -> str:
-    """Make a folder with a random name that only our user can enter, in the first base that can have one.
+    """Make a directory with a random name that only our user can enter, in the first base that can have one.
 
     Raises:
         OSError: None of them has.
@@ -181,7 +181,7 @@ def make_private_folder(bases: Iterable[str]) -> str:
 
 
 def rename_file(path: str, name: str, *, at: int | None = None) -> None:
-    """Give a file another name in its folder, replacing what has that name; a missing file is ignored.
+    """Give a file another name in its directory, replacing what has that name; a missing file is ignored.
 
     Raises:
         OSError: It cannot be renamed, or another user has planted a part of the path.
@@ -202,7 +202,7 @@ def remove_file(path: str, *, at: int | None = None) -> None:
 
 
 def remove_tree(path: str) -> None:
-    """Remove a folder and what is in it; what cannot be removed stays."""
+    """Remove a directory and what is in it; what cannot be removed stays."""
     try:
         with _Place(path, follows_last=False) as (folder, name):
             _remove_tree(folder, name)
@@ -218,20 +218,20 @@ def open_folder(
     follows_last: bool = True,
     ends_in_folder: bool = False,
 ) -> tuple[int, str]:
-    """Return a descriptor of a path's last folder, and the file's name in it, with all links resolved.
+    """Return a descriptor of a path's last directory, and the file's name in it, with all links resolved.
 
     Args:
         path: A path whose last part need not exist.
-        makes: Whether to make missing folders.
-        at: Folder of a relative path; None for the working directory.
+        makes: Whether to make missing directories.
+        at: Directory of a relative path; None for the working directory.
         follows_last: Whether the last part may be a link that is followed.
-        ends_in_folder: Whether the path may name a folder: then the descriptor is that folder's, and the name
+        ends_in_folder: Whether the path may name a directory: then the descriptor is that one's, and the name
             is empty.
 
     Raises:
-        OSError: The folder does not exist, or the path names a folder.
+        OSError: The directory does not exist, or the path names a directory.
         PermissionError: The path has a link of another user, which could lead to any file of ours, or a
-            folder that another user has made where all may.
+            directory that another user has made where all may.
     """
     if at is None or path.startswith("/"):
         folder = os.open("/" if path.startswith("/") else ".", FOLDER_FLAGS)
@@ -282,7 +282,7 @@ class _Place:
 def look_at_all(paths: Iterable[str]) -> Iterator[tuple[str, os.stat_result | OSError]]:
     """Yield what absolute paths lead to without any link, or why they lead to nothing.
 
-    If they are sorted, a folder above many is opened once: another user may have made them, deep below.
+    If they are sorted, a directory above many is opened once: another user may have made them, deep below.
     """
     parts: list[str] = []
     folders = [os.open("/", FOLDER_FLAGS)]
@@ -305,7 +305,7 @@ def look_at_all(paths: Iterable[str]) -> Iterator[tuple[str, os.stat_result | OS
 
 
 def find(folder: int, name: str) -> os.stat_result | None:
-    """Return the status of a name in a folder, without following a link; None if it does not exist."""
+    """Return the status of a name in a directory, without following a link; None if it does not exist."""
     try:
         return os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
@@ -319,7 +319,7 @@ def _split(path: str) -> list[str]:
 
 
 def _go_on(folder: int, part: str) -> int:
-    """Open a folder inside a folder, close the outer one, and return the inner one."""
+    """Open a directory inside a directory, close the outer one, and return the inner one."""
     inner = os.open(part, FOLDER_FLAGS | os.O_NOFOLLOW, dir_fd=folder)
     try:
         found = os.fstat(inner)
@@ -396,24 +396,24 @@ def _remove_tree(folder: int, name: str) -> None:
 
 
 def refuse_planted(found: os.stat_result, folder: os.stat_result) -> None:
-    """Check that no other user can have put a file there that we write into, or a folder that we enter.
+    """Check that no other user can have put a file there that we write into, or a directory that we enter.
 
-    In a folder that only root or we may change, such as /dev, the file's owner does not matter, except for a
-    pipe: container runtimes mount files of other users. Nor does it if it is the folder's owner, who may
+    In a directory that only root or we may change, such as /dev, the file's owner does not matter, except for
+    a pipe: container runtimes mount files of other users. Nor does it if it is the folder's owner, who may
     change everything there: on some network file systems all files belong to one user.
 
     Args:
         found: Status of what exists.
-        folder: Status of its folder.
+        folder: Status of its directory.
 
     Raises:
         PermissionError: Another user may have put it there: a pipe, at which we would wait and which that
-            user would read; a file or folder that this user owns; a second name for a file of ours.
+            user would read; a file or directory that this user owns; a second name for a file of ours.
     """
     is_foreign, is_folder = _is_foreign(found), stat.S_ISDIR(found.st_mode)
     if is_foreign and stat.S_ISFIFO(found.st_mode):
         raise PermissionError(EACCES, "a pipe of another user")
-    # A team's folder is writable by its group, and its members work in each other's folders
+    # A team's directory is writable by its group, and its members work in each other's directories
     is_shared = bool(folder.st_mode & (stat.S_IWOTH if is_folder else OTHERS_WRITE))
     is_shared = is_shared or (not is_folder and _is_foreign(folder))
     is_exempt = found.st_uid == folder.st_uid and not folder.st_mode & stat.S_ISVTX

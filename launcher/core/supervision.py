@@ -125,7 +125,7 @@ class Preload:
     Attributes:
         modules: The modules, in order; ``a.b`` may also be a name in the module ``a``.
         skips: Whether a module that is not installed is left out.
-        folders: Folders that are searched first, because the script's Python does that too.
+        folders: Directories that are searched first, because the script's Python does that too.
     """
 
     modules: tuple[str, ...]

@@ -51,7 +51,7 @@ class Facts:
         vm: The Azure VM, as far as it is known.
         is_azure: Whether this is certainly an Azure VM.
         plugins: Paths of plugins that NCCL could load; for each name the one that the loader finds first.
-        strays: Plugins in folders that the loader does not search.
+        strays: Plugins in directories that the loader does not search.
         configured: Variables in NCCL's own configuration files, each with its value and its file; like
             environment variables they are the user's.
         topologies: Paths of existing topology and graph files for the family of the VM, and the PCI addresses

@@ -107,14 +107,14 @@ IN_PLACE_BYTES = 4096
 AZURE_ML_RUN = "AZUREML_RUN_ID"
 AZURE_ML_FOLDER = "AZUREML_CR_EXECUTION_WORKING_DIR_PATH"
 IRREPLACEABLE = (EBUSY, EACCES, EPERM, EROFS, EXDEV)
-"""Errors for a file that is mounted, or in another user's folder: it may be writable, but not replaceable."""
+"""Errors for a file that is mounted, or in another user's directory: writable perhaps, but not replaceable."""
 
 
 def default_failure_file(environ: Mapping[str, str], host: Host, node_rank: int | None = None) -> str | None:
     """Return the path at which the platform looks for the reason of a failure; None if there is none.
 
     Kubernetes reads /dev/termination-log. Azure ML uploads ./outputs at the end of a job; all nodes share
-    that folder, so the file name contains the node.
+    that directory, so the file name contains the node.
     """
     log = host.path(TERMINATION_LOG)
     if os.path.isfile(log) and os.access(log, os.W_OK):

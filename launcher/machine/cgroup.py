@@ -1,4 +1,4 @@
-"""Reads our own control group, v1 or v2: its folders, its CPUs, its memory limit and its memory events.
+"""Reads our own control group, v1 or v2: its directories, its CPUs, its memory limit and its memory events.
 
 Source: Linux Documentation/admin-guide/cgroup-v2.rst (memory.events, memory.max, cpu.max),
 cgroup-v1/cpusets.rst, cgroup-v1/memory.rst (memory.oom_control, memory.failcnt, memory.limit_in_bytes ...).
@@ -25,11 +25,11 @@ UNLIMITED = 1 << 60
 
 
 def cgroup_folders(host: Host, *controllers: str) -> list[str]:
-    """Return the folders of our cgroup and of its ancestors, v2 and v1, innermost first.
+    """Return the directories of our cgroup and of its ancestors, v2 and v1, innermost first.
 
     Args:
         host: The node.
-        controllers: The wanted controllers of v1, e.g. ``"memory"``; v2 has all controllers in one folder.
+        controllers: The wanted controllers of v1, e.g. ``"memory"``; v2 has all controllers in one directory.
 
     Returns:
         Paths that need not exist: in a container the kernel may report the path that the cgroup has outside.

@@ -1,4 +1,4 @@
-"""Files of a machine: those below a folder, those of a recording, and a note of those that were read.
+"""Files of a machine: those below a directory, those of a recording, and a note of those that were read.
 
 A recording maps absolute paths to the text of a file, to ``{"link": target}``, or to None for a name of which
 only the existence is known. It may contain anything: a value of another type counts as unknown.
@@ -24,7 +24,7 @@ LINKS_MAX = 40
 
 
 class Folder:
-    """The files below a folder, and no others: a whole machine's for ``/``."""
+    """The files below a directory, and no others: a whole machine's for ``/``."""
 
     def __init__(self, root: str) -> None:
         self.root = root
@@ -73,7 +73,7 @@ class Folder:
             return None
 
     def list_folder(self, path: str) -> tuple[str, ...]:
-        """Return the names in a folder, sorted; empty if it cannot be listed."""
+        """Return the names in a directory, sorted; empty if it cannot be listed."""
         try:
             return tuple(sorted(os.listdir(self.path(path))))
         except (OSError, ValueError):
@@ -122,8 +122,8 @@ class Recording:
         return target if isinstance(target, str) else None
 
     def list_folder(self, path: str) -> tuple[str, ...]:
-        """Return the names in a folder that occur in recorded paths."""
-        if not self._tree:  # a search for each folder would take hours for thousands
+        """Return the names in a directory that occur in recorded paths."""
+        if not self._tree:  # a search for each directory would take hours for thousands
             for name in self._texts:
                 folder = self._tree
                 for part in name.split("/"):
@@ -178,7 +178,7 @@ class Noted:
         return target
 
     def list_folder(self, path: str) -> tuple[str, ...]:
-        """Return the names in a folder, and note them."""
+        """Return the names in a directory, and note them."""
         names = self._files.list_folder(path)
         for name in names:
             self.texts.setdefault(f"{path.rstrip('/')}/{name}", None)

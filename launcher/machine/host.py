@@ -1,6 +1,6 @@
 """Access to this node: its files, and the answers that are no files.
 
-The files are under a root: a folder, ``/`` for this machine, or the files of a snapshot. Names, addresses,
+The files are under a root: a directory, ``/`` for this machine, or the files of a snapshot. Names, addresses,
 mpirun and the packages of Pythons are no files: of these, a snapshot has the answers. The other modules of
 `launcher.machine` read their subject from a `Host`. A value that cannot be read is None or empty, and the
 caller decides what that means; methods that raise document it.
@@ -37,7 +37,7 @@ class Host:
     """A machine; ``environ`` is the environment that a snapshot has, empty for this machine.
 
     Args:
-        root: The folder that its files are under, or the files of a snapshot.
+        root: The directory that its files are under, or the files of a snapshot.
         look_up_s: Limit of the seconds for all name lookups together, so that a plan never waits longer.
         port: Returned as the free port, for a plan that is only shown; with 0 a real one is reserved.
         answers: A snapshot's answers; None if this machine itself is asked.
@@ -99,7 +99,7 @@ class Host:
         return self.files.read_link(path)
 
     def list_folder(self, path: str) -> tuple[str, ...]:
-        """Return the names in a folder, sorted; empty if it cannot be listed."""
+        """Return the names in a directory, sorted; empty if it cannot be listed."""
         return self.files.list_folder(path)
 
     def has_file(self, path: str) -> bool:

@@ -1,7 +1,7 @@
 """Finds shared libraries in the search order of the dynamic loader, without running any code.
 
-The loader takes LD_PRELOAD first, then searches the folders of LD_LIBRARY_PATH, its cache, and the default
-folders; the first file of a name wins. Folders that a library's own RPATH adds are ignored.
+The loader takes LD_PRELOAD first, then searches the directories of LD_LIBRARY_PATH, its cache, and the
+default directories; the first file of a name wins. Directories that a library's own RPATH adds are ignored.
 
 Source: ld.so(8); glibc sysdeps/generic/dl-cache.h (the cache holds full paths between NUL bytes).
 """
@@ -50,7 +50,7 @@ def find_libraries(host: Host, environ: Mapping[str, str], beginnings: Sequence[
 
 
 def list_libraries(host: Host, folder: str, beginnings: tuple[str, ...]) -> list[str]:
-    """Return the paths of the ``*.so`` files of one folder with one of these name prefixes."""
+    """Return the paths of the ``*.so`` files of one directory with one of these name prefixes."""
     names = host.list_folder(folder)
     return [f"{folder.rstrip('/')}/{name}" for name in names if _fits(name, beginnings)]
 
@@ -90,7 +90,7 @@ def _fits(name: str, beginnings: tuple[str, ...]) -> bool:
 
 
 def _through(host: Host, path: str) -> str:
-    """Return a path with a link at its top folder resolved: /lib links to /usr/lib today."""
+    """Return a path with a link at its top directory resolved: /lib links to /usr/lib today."""
     first, slash, rest = path[1:].partition("/")
     target = host.read_link(f"/{first}") if slash else None
     return path if target is None else f"/{target.strip('/')}/{rest}"

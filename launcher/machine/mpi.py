@@ -52,7 +52,7 @@ class Mpi:
     """An installed MPI starter.
 
     Attributes:
-        path: Absolute path of mpirun or mpiexec, in the folder of its daemons.
+        path: Absolute path of mpirun or mpiexec, in the directory of its daemons.
         family: One of the families in `PATTERNS`.
         version: Its version, e.g. ``"4.1.4"``.
     """
@@ -110,7 +110,7 @@ def find_mpi(environ: Mapping[str, str]) -> Mpi | None:
 
 
 def list_starters(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the starters on PATH: mpirun or else mpiexec of each folder, without repeats. Runs nothing."""
+    """Return the starters on PATH: each directory's mpirun or else mpiexec, without repeats. Runs nothing."""
     found: dict[str, str] = {}
     for folder in environ.get("PATH", os.defpath).split(os.pathsep):
         path = next(filter(None, (find_program(name, {"PATH": folder}) for name in NAMES)), None)
@@ -158,10 +158,10 @@ def _known() -> str:
 
 
 def _beside_its_daemons(path: str) -> str:
-    """Return the path in the folder that a link leads to, if the program has the same name there.
+    """Return the path in the directory that a link leads to, if the program has the same name there.
 
-    Started by its path, Open MPI looks for its daemon in the folder of that path on every node. The folder of
-    a link, e.g. /usr/local/bin, has no daemon.
+    Started by its path, Open MPI looks for its daemon in the directory of that path on every node. The
+    directory of a link, e.g. /usr/local/bin, has no daemon.
     """
     real = os.path.join(os.path.dirname(os.path.realpath(path)), os.path.basename(path))
     return real if os.access(real, os.X_OK) else path

@@ -1,6 +1,6 @@
 """Reads the layout of CPUs and GPUs: physical cores, NUMA nodes, and the NUMA node of each GPU.
 
-NVML is not used: it costs tens of milliseconds and a library. The driver's folder in /proc lists the GPUs
+NVML is not used: it costs tens of milliseconds and a library. The driver's directory in /proc lists the GPUs
 that a container was given, and sysfs has the NUMA node of every PCI device.
 
 Source: Linux Documentation/ABI/stable/sysfs-devices-node (cpulist), admin-guide/cputopology.rst

@@ -1,4 +1,4 @@
-"""Finds the packages of a Python that matter to a job, by folder names and without importing them.
+"""Finds the packages of a Python that matter to a job, by directory names and without importing them.
 
 Importing mpi4py would call MPI_Init, and importing torch takes seconds. The MPI that a package was built for
 is read from the library names in its binaries.
@@ -26,7 +26,7 @@ RUNTIMES = ("nvidia_cuda_runtime", "nvidia_cuda_runtime_cu13", "nvidia_cuda_runt
 RUNTIMES_ALL = (*RUNTIMES, "nvidia_cuda_runtime_cu11")
 NCCLS = ("nvidia_nccl_cu13", "nvidia_nccl_cu12", "nvidia_nccl_cu11")
 BUILT_FOR_MPI = {"mpi4py": ("mpi4py",), "horovod": ("horovod/torch", "horovod/tensorflow")}
-"""Packages that are built for one MPI, and the folders whose binaries show which one."""
+"""Packages that are built for one MPI, and the directories whose binaries show which one."""
 WANTED = frozenset(("torch", *RUNTIMES_ALL, *NCCLS, *BUILT_FOR_MPI))
 FAMILIES = {"libmpi.so.40": OPEN_MPI, "libmpi.so.12": MPICH, "libmpich.so.12": MPICH}
 """Families of MPI libraries; MPICH also stands for all MPIs with its library name."""
@@ -41,7 +41,7 @@ class Package:
     Attributes:
         name: Name in its metadata, in lower case with underscores.
         version: Its version.
-        folder: Folder that it is imported from.
+        folder: Directory that it is imported from.
         mpi: MPI family that it was built for; empty for none, for any, or if unknown.
     """
 

@@ -141,7 +141,7 @@ def list_open(pid: int) -> list[str]:
 
 
 def list_folder(path: str) -> list[str]:
-    """Return the names in a folder; empty if it cannot be read."""
+    """Return the names in a directory; empty if it cannot be read."""
     try:
         return os.listdir(path)
     except OSError:

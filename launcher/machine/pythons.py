@@ -1,4 +1,4 @@
-"""Tells which packages a Python would import, from its folders: importing torch would take 1.6 seconds.
+"""Tells which packages a Python would import, from its directories: importing torch would take 1.6 seconds.
 
 Changes to an interpreter's import path by a ``sitecustomize`` or an import hook are not seen. A version that
 cannot be determined is unknown and never guessed.
@@ -68,7 +68,7 @@ def find_version(python: str, environ: Mapping[str, str], name: str) -> str | No
 
 
 def import_folders(python: str, environ: Mapping[str, str]) -> list[str] | None:
-    """Return the folders that an interpreter imports from, in search order; None if unknown."""
+    """Return the directories that an interpreter imports from, in search order; None if unknown."""
     path = find_program(python, environ)
     if path is None:
         return None
@@ -76,7 +76,7 @@ def import_folders(python: str, environ: Mapping[str, str]) -> list[str] | None:
 
 
 def find_module(name: str, folders: Iterable[str]) -> str:
-    """Return the file in these folders that ``-m NAME`` would run; empty without one.
+    """Return the file in these directories that ``-m NAME`` would run; empty without one.
 
     Imports nothing, not even the parent packages. For a package the file is its ``__main__.py``.
     """
@@ -117,7 +117,7 @@ def _versions(folder: str, package: str) -> Iterator[str]:
 
 
 def list_installed(folder: str) -> Iterator[tuple[str, str]]:
-    """Yield name and version of each package with metadata in a folder, the name as in an import."""
+    """Yield name and version of each package with metadata in a directory, the name as in an import."""
     for entry in sorted(list_names(folder)):
         name, dash, version = entry.removesuffix(".dist-info").partition("-")
         if dash and entry.endswith(".dist-info"):
@@ -125,7 +125,7 @@ def list_installed(folder: str) -> Iterator[tuple[str, str]]:
 
 
 def _site_folders(path: str, environ: Mapping[str, str]) -> list[str] | None:
-    """Return the folders that another interpreter imports from; None if we do not know its layout."""
+    """Return the directories that another interpreter imports from; None if we do not know its layout."""
     prefix = os.path.dirname(os.path.dirname(path))
     pairs = (line.partition("=") for line in _lines(os.path.join(prefix, "pyvenv.cfg")))
     config = {key.strip().lower(): value.strip() for key, _, value in pairs}
@@ -180,7 +180,7 @@ def _system_folders(prefix: str, version: str, environ: Mapping[str, str]) -> It
 
 
 def _linked(folder: str) -> Iterator[str]:
-    """Yield the absolute paths in the .pth files of a folder, and the sources of editable installs.
+    """Yield the absolute paths in the .pth files of a directory, and the sources of editable installs.
 
     Source:
         setuptools, command/editable_wheel.py (83): a finder has one line ``MAPPING: ... = {'name': 'path'}``.
@@ -197,7 +197,7 @@ def _linked(folder: str) -> Iterator[str]:
 
 
 def list_names(folder: str) -> list[str]:
-    """Return the names in a folder; empty if it cannot be listed, as Python ignores such a folder too."""
+    """Return the names in a directory; empty if it cannot be listed: Python ignores such a directory, too."""
     try:
         return os.listdir(folder)
     except OSError:

@@ -48,8 +48,8 @@ def read_guarded(path: str, limit_bytes: int, *, of_system: bool) -> bytes:
     """Return the content of a regular file that not all users can write.
 
     At most one byte more than the limit is returned, which shows that the file is longer. With ``of_system``
-    the file and its folder must belong to root or to our user, and only they may write them: no access list,
-    and no group but root's, or the one that has our user's number and so no other member.
+    the file and its directory must belong to root or to our user, and only they may write them: no access
+    list, and no group but root's, or the one that has our user's number and so no other member.
 
     Raises:
         OSError: It is not such a file, or cannot be read.
@@ -81,7 +81,7 @@ def has_access_list(path: str) -> bool:
 
 
 def _refuse_shared(fd: int, what: str) -> None:
-    """Refuse a file or a folder that another user than root and ours can write."""
+    """Refuse a file or a directory that another user than root and ours can write."""
     found = os.fstat(fd)
     own_group = os.getegid() if os.getegid() == os.geteuid() else 0
     if found.st_mode & stat.S_IWOTH:

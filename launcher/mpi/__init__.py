@@ -6,7 +6,7 @@
              nodes); the ranks' reports become events of `launcher.job.controller`, and a verdict (reports);
              it starts and stops attempts (ending)
     serve    the launcher of another node, until the head reports how the job ended (serve)
-    local    the ranks of a node, in the launcher of the head and of each serving node (local, folder,
+    local    the ranks of a node, in the launcher of the head and of each serving node (local, directory,
              leftovers)
     rank     parent of one process, reports to the launcher of its node (rank); mpirun starts and ends only a
              process that waits for it (placeholder)
