@@ -107,7 +107,7 @@ IN_PLACE_BYTES = 4096
 AZURE_ML_RUN = "AZUREML_RUN_ID"
 AZURE_ML_FOLDER = "AZUREML_CR_EXECUTION_WORKING_DIR_PATH"
 IRREPLACEABLE = (EBUSY, EACCES, EPERM, EROFS, EXDEV)
-"""Errors for a file that is mounted, or in another user's directory: writable perhaps, but not replaceable."""
+"""Errors for a file that is mounted, or in another user's directory: writable perhaps, not replaceable."""
 
 
 def default_failure_file(environ: Mapping[str, str], host: Host, node_rank: int | None = None) -> str | None:
