@@ -91,11 +91,12 @@ def parse_tasks_per_node(text: str) -> tuple[int, ...]:
     for item in text.split(","):
         match = _TASKS.fullmatch(item)
         count, times = (int(match[1]), int(match[2] or 1)) if match else (0, 0)
-        shown = f"task counts {_shown(text)}"
-        if count < 1 or times < 1:
-            raise ValueError(f"{shown}: expected COUNT or COUNT(xNODES), not {_shown(item)}")
+        if count < 1 or times < 1:  # a text is shown after its fault: that takes long for a long one
+            raise ValueError(
+                f"task counts {_shown(text)}: expected COUNT or COUNT(xNODES), not {_shown(item)}"
+            )
         if times > MAX_NAMES - len(counts):
-            raise ValueError(f"{shown}: more than {MAX_NAMES} nodes")
+            raise ValueError(f"task counts {_shown(text)}: more than {MAX_NAMES} nodes")
         counts.extend([count] * times)
     return tuple(counts)
 
