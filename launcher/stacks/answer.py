@@ -20,6 +20,13 @@ _COLLECTIVES = re.compile(
 )
 """Packages in which a process waits for others. Their callers, and what they call, are in other packages.
 A backward pass counts: DDP and FSDP reduce gradients inside torch's engine, without a Python frame."""
+_QUERIES = frozenset(
+    [
+        *("get_rank", "get_world_size", "get_backend", "get_node_local_rank", "get_group_rank"),
+        *("get_global_rank", "get_process_group_ranks", "is_initialized", "is_available"),
+    ]
+)
+"""Functions of these packages that wait for nobody: a rank may call them in an endless loop."""
 _WRAPPERS = re.compile(r"torch/distributed/c10d_logger\.py")
 """What stands between a call of the user's code and the function of that name."""
 _TRACKERS = re.compile(r".*/multiprocessing/(?:resource_tracker|forkserver)\.py")
@@ -255,7 +262,7 @@ def find_spot(answer: Answer) -> Spot | None:
     calls = [frame for frame in called if frame.function != "<module>"]
     waits = [frame for frame in calls if _COLLECTIVES.match(_PACKAGES.sub("", frame.file))]
     outer = [frame for frame in waits if not _WRAPPERS.match(_PACKAGES.sub("", frame.file))] or waits
-    collective = outer[-1] if outer else None
+    collective = outer[-1] if outer and outer[-1].function not in _QUERIES else None
     return Spot(inner, None if package is inner else package, users, answer.folder, collective)
 
 

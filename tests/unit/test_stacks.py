@@ -226,6 +226,14 @@ def test_who_waits_is_known_by_its_frames() -> None:
     hook = script(30, "on_gradient")  # the user's own code, called by the engine
     lines = render_report([answer(0, *BACKWARD, script(9)), answer(1, hook, *BACKWARD, script(9))])
     assert lines[1].startswith("rank 1 waits in on_gradient (train.py:30): probably")
+    # A question that waits for nobody, in an endless loop: it is no collective.
+    asks = (Frame(ALL_REDUCE.file, 1200, "_rank_not_in_group"), Frame(ALL_REDUCE.file, 3208, "get_rank"))
+    loops = answer(1, *asks, script(10), call="running")
+    lines = render_report([answer(0, ALL_REDUCE, script(47), call="futex"), loops], 2)
+    assert (
+        lines[1].startswith("rank 1 runs in _rank_not_in_group")
+        and "the one that the others wait for" in lines[1]
+    )
     # Its frames are in torch.distributed, too.
     agent = Frame(f"{SITE}torch/distributed/elastic/agent/server/api.py", 923, "_invoke_run")
     lines = render_report([answer(0, agent, pid=1), answer(0, ALL_REDUCE, script(47), pid=2)], 1)
