@@ -26,7 +26,7 @@ _QUERIES = frozenset(
         *("get_global_rank", "get_process_group_ranks", "is_initialized", "is_available"),
     ]
 )
-"""Functions of these packages that wait for nobody: a rank may call them in an endless loop."""
+"""Functions of these packages that do not wait: a rank may call them in an endless loop."""
 _WRAPPERS = re.compile(r"torch/distributed/c10d_logger\.py")
 """What stands between a call of the user's code and the function of that name."""
 _TRACKERS = re.compile(r".*/multiprocessing/(?:resource_tracker|forkserver)\.py")

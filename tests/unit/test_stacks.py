@@ -226,7 +226,7 @@ def test_who_waits_is_known_by_its_frames() -> None:
     hook = script(30, "on_gradient")  # the user's own code, called by the engine
     lines = render_report([answer(0, *BACKWARD, script(9)), answer(1, hook, *BACKWARD, script(9))])
     assert lines[1].startswith("rank 1 waits in on_gradient (train.py:30): probably")
-    # A question that waits for nobody, in an endless loop: it is no collective.
+    # A question in an endless loop is no collective: it waits for no other rank.
     asks = (Frame(ALL_REDUCE.file, 1200, "_rank_not_in_group"), Frame(ALL_REDUCE.file, 3208, "get_rank"))
     loops = answer(1, *asks, script(10), call="running")
     lines = render_report([answer(0, ALL_REDUCE, script(47), call="futex"), loops], 2)
