@@ -1,8 +1,8 @@
 """Is the slow rank named? ``python -m benchmarks.stragglers [ROUNDS] [JOBS]``: real jobs, real disturbances.
 
 Each job is four ranks that compute, pause and reduce with gloo. Again and again one rank is disturbed for 45
-seconds, and then nobody for 40. ``launcher status`` is asked every 5 seconds. A disturbance counts as named
-if the rank, and no other one, is named within 60 seconds of its start; a healthy stretch as quiet if nobody
+seconds, and then none for 40. ``launcher status`` is asked every 5 seconds. A disturbance counts as named
+if the rank, and no other one, is named within 60 seconds of its start; a healthy stretch as quiet if none
 is named at its end. Jobs run beside each other, so the machine is busy.
 
 Needs root for the CPU limit (cgroup v1 or v2), and torch.

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds a release from its tag, in a clone of that commit alone, and publishes nothing: the files of tools/dist.sh, the
 # documentation as a site, an image, the hashes of all, and their provenance. At the end it prints what signs and
-# publishes them, for whoever holds the accounts.
+# publishes them, for those who hold the accounts.
 #
 #   bash tools/release.sh [DIR]        DIR: build/release of this checkout unless given; it must be empty or not there
 #

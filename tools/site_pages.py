@@ -43,7 +43,7 @@ SEARCHED_LAST = (
 )
 """Pages that mention everything, and answer few questions."""
 UNSEARCHED = ("results.md",)
-"""Measurements: numbers for every word that somebody may search for."""
+"""Measurements: they mention every word that a reader may search for."""
 WIDE = ("troubleshooting.md",)
 """Pages whose tables need the room of the table of contents."""
 LANGUAGES = {".py": "python", ".yml": "yaml", ".json": "json", ".sh": "bash"}

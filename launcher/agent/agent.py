@@ -551,7 +551,6 @@ class Agent:
             "timings": self.observers.read_timings(),
             "failed": self.outcomes.failed,
             "progress_s": self.observers.progress_s,
-            "paces": self.observers.read_paces(),
             "delay_s": self.coordination.read_delay_s(),
         }
 

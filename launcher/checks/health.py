@@ -62,14 +62,13 @@ def _compare_ecc(gpus: list[GpuFacts]) -> list[Finding]:
     """Compare ECC: a GPU without it is faster, but more likely to compute wrong results."""
     if not any(gpu.has_ecc for gpu in gpus):
         return []
-    fixes = {
-        gpu: f"nvidia-smi -e 1 -i {gpu.address or gpu.index} on the machine, and a reset"
+    fix = "nvidia-smi -e 1 -i {} on the machine, and a reset"
+    return [
+        Finding(
+            "health", WARNING, _name(gpu), "ECC, as others have", "none", fix.format(gpu.address or gpu.index)
+        )
         for gpu in gpus
         if gpu.has_ecc is False
-    }
-    return [
-        Finding("health", WARNING, _name(gpu), "ECC, as others have", "none", fix)
-        for gpu, fix in fixes.items()
     ]
 
 

@@ -231,4 +231,4 @@ def serve(agent: Agent) -> StatusServer:
     """Return the status server of a job."""
     from launcher.control.server import StatusServer
 
-    return StatusServer(agent.runtime, agent.coordination, agent.describe)
+    return StatusServer(agent.runtime, agent.coordination, agent.describe, agent.observers.read_paces)

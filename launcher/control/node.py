@@ -69,16 +69,18 @@ def identify(runtime: Runtime) -> Message:
     }
 
 
-def read_node(runtime: Runtime, more: Message, numbers: Numbers = ()) -> Message:
+def read_node(
+    runtime: Runtime, more: Message, paces: Mapping[int, RankPace], numbers: Numbers = ()
+) -> Message:
     """Return the status of this node.
 
     Args:
         runtime: Values and tools of the launcher.
-        more: Its state, the nodes of the job, its timings, and the pace of its ranks.
+        more: Its state, the nodes of the job, and its timings.
+        paces: What each rank of this node does with its time.
         numbers: The last number of each rank, if there is a rule for it (``--slow-below``).
     """
-    paces, values = more.pop("paces", None), dict(numbers)
-    assert isinstance(paces, dict)  # noqa: S101 - see `launcher.agent.agent.Agent.describe`
+    values = dict(numbers)
     now, table = time.monotonic(), read_table()
     if not _gauges:
         _gauges.append(Gauges(runtime.environ.get(VISIBLE)))

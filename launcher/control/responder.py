@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from launcher.agent.coordination import Coordination
     from launcher.agent.runtime import Runtime
     from launcher.core.wire import Line, NodeRank, Raw, Seconds
+    from launcher.observers.pace import RankPace
     from launcher.observers.stragglers import Numbers
 
     Message = dict[str, object]
@@ -147,9 +148,16 @@ class Responder:
         due: When `fire` has something to do (monotonic seconds).
     """
 
-    def __init__(self, runtime: Runtime, coordination: Coordination, describe: Callable[[], Message]) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        coordination: Coordination,
+        describe: Callable[[], Message],
+        read_paces: Callable[[], Mapping[int, RankPace]],
+    ) -> None:
         """Begin without a client; see `launcher.control.server.StatusServer`."""
         self._runtime, self._coordination, self._describe = runtime, coordination, describe
+        self._read_paces = read_paces
         self._channel = coordination.find_questions()
         self._clients: list[Client] = []
         self._listener: Listener | None = None
@@ -244,7 +252,10 @@ class Responder:
                 self._inquiry.want_native()
 
     def _give_facts(self, numbers: Numbers, take: Take) -> None:
-        self._facts = time.monotonic(), read_node(self._runtime, self._describe(), numbers)
+        self._facts = (
+            time.monotonic(),
+            read_node(self._runtime, self._describe(), self._read_paces(), numbers),
+        )
         take(self._facts[1])
 
     def _run(self, more: Mapping[str, object], take: Take) -> None:

@@ -24,7 +24,7 @@ SNAPSHOT_LIMIT_BYTES = 1 << 24
 ENTRIES_LIMIT = 1 << 15
 """More names and items than any node's snapshot has, a thousand network interfaces included."""
 FOLDERS_LIMIT = 16 * ENTRIES_LIMIT
-"""Limit of the directories in all paths together: a path of a million slashes names a million folders."""
+"""Limit of the directories in all paths together: a path of a million slashes names a million directories."""
 DIGITS_LIMIT = 19
 """Maximum digits of a number: bytes of memory have fewer."""
 

@@ -183,7 +183,7 @@ def test_status_names_the_rank_whose_number_is_too_low(tmp_path: Path) -> None:
 
 @pytest.mark.thorough
 def test_status_names_the_rank_that_sleeps_while_the_others_wait(tmp_path: Path) -> None:
-    """From outside: the script has no line for it. With ``--no-stragglers`` nobody looks."""
+    """From outside: the script has no line for it. With ``--no-stragglers`` there are no looks."""
     script = """
 import os, socket, sys, time
 rank, folder = os.environ["RANK"], sys.argv[1]
