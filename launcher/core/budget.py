@@ -10,6 +10,8 @@ import _socket
 import time
 from collections import Counter
 
+from launcher.core.errors import attempt
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Iterator
@@ -117,9 +119,8 @@ def network_of(address: str) -> str:
 
     Source: RFC 6177, section 2 (no site gets less than a /64); RFC 4291, section 2.5.5.2 (mapped addresses).
     """
-    try:
-        packed = _socket.inet_pton(_socket.AF_INET6, address.partition("%")[0])
-    except (OSError, ValueError):
+    packed = attempt(_socket.inet_pton, _socket.AF_INET6, address.partition("%")[0])
+    if packed is None:
         return address
     if packed.startswith(_MAPPED):
         return _socket.inet_ntop(_socket.AF_INET, packed[len(_MAPPED) :])

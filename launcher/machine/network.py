@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ipaddress
 
+from launcher.core.errors import attempt
 from launcher.core.frozen import frozen
 from launcher.core.ranks import natural_order
 
@@ -106,10 +107,7 @@ def _lines(
     host: Host, path: str, parse: Callable[[list[str]], tuple[str, str] | None]
 ) -> Iterable[tuple[str, str]]:
     for line in (host.read_text(path) or "").splitlines():
-        try:
-            route = parse(line.split())
-        except ValueError:  # the header line, or a malformed line
-            continue
+        route = attempt(parse, line.split())  # None for the header line, and for a malformed one
         if route is not None and len(route[0]) < 16 and route[0].isprintable():
             yield route
 
@@ -144,10 +142,7 @@ def _name_network(network: ipaddress.IPv4Network | ipaddress.IPv6Network) -> str
 
 
 def _read_flags(host: Host, folder: str) -> int | None:
-    try:
-        return int(host.read_line(f"{folder}/flags") or "", 16)
-    except ValueError:
-        return None
+    return attempt(int, host.read_line(f"{folder}/flags") or "", 16)
 
 
 def _only_loops(addresses: Iterable[tuple[str, int | None]]) -> bool:
@@ -191,10 +186,7 @@ def network_of(interface: Interface, address: str) -> str | None:
 
 
 def _network(address: str, length: int | None) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
-    try:
-        return None if length is None else ipaddress.ip_network(f"{address}/{length}", strict=False)
-    except ValueError:
-        return None
+    return None if length is None else attempt(ipaddress.ip_network, f"{address}/{length}", strict=False)
 
 
 def cluster_interface(
@@ -247,8 +239,5 @@ def leads_out(interface: Interface) -> bool:
 
 def _parse(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     """Return an address without its zone, a mapped one as IPv4; None if the text is not an address."""
-    try:
-        parsed = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return None
+    parsed = attempt(ipaddress.ip_address, address.partition("%")[0])
     return getattr(parsed, "ipv4_mapped", None) or parsed

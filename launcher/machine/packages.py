@@ -13,10 +13,11 @@ from __future__ import annotations
 import os
 import re
 
+from launcher.core.errors import attempt
 from launcher.core.frozen import frozen
+from launcher.machine.files import open_file
 from launcher.machine.mpi import MPICH, OPEN_MPI
-from launcher.machine.pythons import import_folders, list_installed, list_names
-from launcher.machine.whole import open_file
+from launcher.machine.pythons import import_folders, list_installed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -87,7 +88,8 @@ def _built_for(folder: str, name: str) -> str:
     if name not in BUILT_FOR_MPI:
         return ""
     places = [os.path.join(folder, part) for part in BUILT_FOR_MPI[name]]
-    files = [os.path.join(place, file) for place in places for file in list_names(place) if ".so" in file]
+    found = ((place, name) for place in places for name in attempt(os.listdir, place) or ())
+    files = [os.path.join(place, name) for place, name in found if ".so" in name]
     try:
         needed = {name for file in files for name in _find_mpi(file)}
     except OSError:

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import os
 
+from launcher.core.errors import attempt
 from launcher.core.frozen import frozen
 
 
 def _find_proc() -> str:
     """Return /proc, or a path without files if the numbers there are those of another PID namespace."""
-    try:
-        return "/proc" if os.readlink("/proc/self") == str(os.getpid()) else "/proc/self/none"
-    except OSError:
-        return "/proc"  # there is nothing
+    shown = attempt(os.readlink, "/proc/self")
+    return "/proc" if shown in (str(os.getpid()), None) else "/proc/self/none"
 
 
 PROC = _find_proc()
@@ -142,25 +141,18 @@ def list_open(pid: int) -> list[str]:
 
 def list_folder(path: str) -> list[str]:
     """Return the names in a directory; empty if it cannot be read."""
-    try:
-        return os.listdir(path)
-    except OSError:
-        return []
+    return attempt(os.listdir, path) or []
 
 
 def read_link(path: str) -> str:
     """Return the target of a symbolic link; empty if it cannot be read."""
-    try:
-        return os.readlink(path)
-    except OSError:
-        return ""
+    return attempt(os.readlink, path) or ""
 
 
 def read_file(path: str, limit: int = LIMIT_BYTES) -> bytes:
     """Return the content of a file, up to ``limit`` bytes; empty if it cannot be read."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
+    fd = attempt(lambda: os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+    if fd is None:
         return b""
     try:
         return read_all(fd, limit)

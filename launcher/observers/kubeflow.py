@@ -17,7 +17,7 @@ import time
 from collections import deque
 
 from launcher.core.redact import quote
-from launcher.machine.whole import read_whole
+from launcher.machine.files import read_whole
 from launcher.observers.stragglers import NUMBER
 
 TYPE_CHECKING = False

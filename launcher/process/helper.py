@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 
+from launcher.core.errors import attempt
 from launcher.core.signal import signal
 from launcher.process.descendants import find_descendants
 from launcher.process.kernel import collect, die_with_parent, set_name
@@ -232,10 +233,8 @@ def _settle(launcher: int, writing: int, name: str, nice: int) -> bool:
     if 0 < os.getppid() != launcher:  # the launcher was killed before the line above
         return False
     if nice:
-        try:  # noqa: SIM105
-            os.setpriority(os.PRIO_PROCESS, 0, nice)  # whatever the launcher's own niceness
-        except OSError:
-            pass  # refused: it gets a normal share of the CPUs
+        # Whatever the launcher's own niceness; if refused, it gets a normal share of the CPUs
+        attempt(os.setpriority, os.PRIO_PROCESS, 0, nice)
     os.setpgid(0, 0)
     set_name(name)
     null = os.open(os.devnull, os.O_RDWR)

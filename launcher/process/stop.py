@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import time
 
+from launcher.core.errors import attempt
 from launcher.core.signal import signal
 from launcher.machine.process import list_pids, read_stat
 from launcher.process.descendants import find_children, find_descendants, has_ended, is_alive
@@ -144,7 +145,7 @@ class Stopper:
             self.number = self.number or signal.SIGKILL
         leaders = self.leaders()
         family = [*leaders, *find_descendants(leaders)]
-        groups = self.groups | {_group(pid) for pid in family}
+        groups = self.groups | {attempt(os.getpgid, pid) for pid in family}
         for group in groups - {None, os.getpgrp()}:
             # One call for the whole group: a process that forks in a loop cannot escape.
             send(-(group or 0), signal.SIGKILL)
@@ -224,7 +225,7 @@ class Stopper:
         for pid in list(pids):
             below = find_descendants([pid]) if self._to_group else []
             for one in (*self._replace(pid, number), *below):
-                self._tell_one(one, number, reached=reached and _group(one) == os.getpgrp())
+                self._tell_one(one, number, reached=reached and attempt(os.getpgid, one) == os.getpgrp())
 
     def _replace(self, pid: int, number: int) -> Iterable[int]:
         """Return the processes to signal instead of a leader; mostly the leader itself."""
@@ -246,13 +247,6 @@ class Stopper:
         send(pid, signal.SIGCONT)  # a process that is stopped, or about to be, could not act on the signal
 
 
-def _group(pid: int) -> int | None:
-    try:
-        return os.getpgid(pid)
-    except OSError:
-        return None
-
-
 def _is_empty(group: int) -> bool:
     try:
         os.kill(-group, 0)
@@ -267,7 +261,7 @@ def _is_left(group: int) -> bool:
     """Whether a group has processes that have not ended, as far as /proc shows them."""
     if _is_empty(group):
         return False
-    shown = [pid for pid in list_pids() if _group(pid) == group]
+    shown = [pid for pid in list_pids() if attempt(os.getpgid, pid) == group]
     return not shown or any(map(is_alive, shown))
 
 

@@ -18,6 +18,7 @@ import os
 import select
 import time
 
+from launcher.core.errors import attempt
 from launcher.core.log import render
 from launcher.core.signal import signal
 from launcher.machine.process import ENVIRON_BYTES, PROC, list_pids, read_file, read_name
@@ -39,6 +40,8 @@ LEASE = b"="
 """Marks a number as the end of the lease, in milliseconds."""
 ARGUMENTS = slice(45, 47)
 """Fields 48 and 49 of /proc/PID/stat, as offsets from the state (field 3): where the command line is."""
+KILLED = "the launcher was killed; its processes were killed with it"
+STALLED = "the launcher hung or was paused, and another node may take over: its processes were killed"
 EXIT_LOOK_S = 0.001
 CLEAR_S = 2.0
 """Seconds for which it searches: the kernel needs a moment, and a search may miss a process that forks."""
@@ -98,10 +101,8 @@ class Watchdog:
 
     def _write(self, number: int, kind: bytes = b"") -> None:
         if self.pid is not None:
-            try:  # noqa: SIM105 - contextlib would be one more module on the launch path
-                os.write(self.writing, b"%b%d\n" % (kind, number))
-            except OSError:
-                pass  # it was killed; SIGCHLD reports that as for any child
+            # Fails if it was killed; SIGCHLD reports that as for any child
+            attempt(os.write, self.writing, b"%b%d\n" % (kind, number))
 
     def lose(self) -> None:
         """Note that it has ended: its pid can be reused."""
@@ -131,10 +132,7 @@ def mark_of(run_id: str, environ: Mapping[str, str], node: str = "") -> str:
 def _guard(fd: int, run_id: bytes | None) -> bool:
     """Wait for the end of the launcher; return whether nothing that it has started runs then."""
     # All signals are blocked already. In our own session no signal to the launcher's group reaches us.
-    try:  # noqa: SIM105
-        os.setsid()
-    except OSError:
-        pass  # refused: SIGKILL to the launcher's whole group ends us, too
+    attempt(os.setsid)  # if refused, SIGKILL to the launcher's whole group ends us, too
     set_name(NAME)
     _set_command(NAME)
     close_others((2, fd))
@@ -145,18 +143,14 @@ def _guard(fd: int, run_id: bytes | None) -> bool:
             orders.lease_until = None
             _kill(run_id, orders.groups)
             if orders.groups:  # between two attempts, or at the end, nothing runs
-                _say(
-                    "the launcher hung or was paused, and another node may take over: its processes were "
-                    "killed",
-                    "launcher-stalled",
-                )
+                attempt(os.write, 2, render(STALLED, "launcher-stalled"))
         elif data := os.read(fd, 4096):
             orders.take(data)
         else:
             break
     is_clear = _kill(run_id, orders.groups)
     if run_id is not None:
-        _say("the launcher was killed; its processes were killed with it", "launcher-killed")
+        attempt(os.write, 2, render(KILLED, "launcher-killed"))
     return is_clear
 
 
@@ -205,13 +199,6 @@ def kill_marked(name: bytes) -> list[int]:
     return found
 
 
-def _say(text: str, event: str) -> None:
-    try:  # noqa: SIM105
-        os.write(2, render(text, event))
-    except OSError:
-        pass  # the reader of our stderr was killed, too
-
-
 def _set_command(name: str) -> None:
     """Replace our command line, as ps and ``pkill -f`` show it."""
     try:
@@ -226,17 +213,12 @@ def close_others(kept: Iterable[int]) -> None:
     """Close all but a few descriptors in a fork of the launcher: readers wait for the end of pipes."""
     for number in _list_descriptors():
         if number not in kept:
-            try:  # noqa: SIM105
-                os.close(number)
-            except OSError:
-                pass  # the descriptor of the listed directory itself
+            attempt(os.close, number)  # fails for the descriptor of the listed directory itself
 
 
 def _list_descriptors() -> Iterable[int]:
-    try:
-        return [int(name) for name in os.listdir("/proc/self/fd")]
-    except OSError:  # /proc is not mounted
-        return range(DESCRIPTORS)
+    names = attempt(os.listdir, "/proc/self/fd")  # None if /proc is not mounted
+    return range(DESCRIPTORS) if names is None else map(int, names)
 
 
 def find_marked(run_id: bytes) -> list[int]:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import os
 
 from launcher.core.frozen import frozen
-from launcher.machine.whole import read_whole
+from launcher.machine.files import read_whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
