@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from launcher.checks.case import CheckedNode
 from launcher.checks.finding import PROBLEM, WARNING, Finding, ok, render_count
-from launcher.machine.gpu_facts import GpuFacts
 from launcher.machine.hardware import count_switched
-from launcher.machine.nvml import read_gpu_facts
+from launcher.machine.nvml import GpuFacts, read_gpu_facts
 
 SLOWED = frozenset(("hardware slowdown", "hot (software)", "hot (hardware)", "power brake"))
 """Reasons for low clocks that are a fault of the node. A GPU at its power cap is not faulty."""

@@ -44,13 +44,13 @@ from launcher.machine import OTHERS
 from launcher.machine.accelerators import PLAIN, count_accelerators
 from launcher.machine.azure import ASSET_TAG, ASSET_TAG_FILE, ask_vm, is_azure, read_vm
 from launcher.machine.cgroup import read_granted_cpus, read_memory_limit
-from launcher.machine.gpu_facts import NVIDIA, describe_gpu
 from launcher.machine.gpus import DRIVER, count_gpus
 from launcher.machine.hardware import Hardware, read_hardware
 from launcher.machine.host import HOME, Host
 from launcher.machine.infiniband import read_verbs_devices
 from launcher.machine.libraries import CACHE, NCCL_PLUGINS, find_libraries, find_library
 from launcher.machine.numa import read_gpu_paths, read_layout
+from launcher.machine.nvml import NVIDIA, describe_gpu
 from launcher.options.config import LIMIT_BYTES
 from launcher.options.given import CONFIG, ETC
 from launcher.options.reading import find_beside, read_options

@@ -33,7 +33,7 @@ def check_ports(ports: Sequence[tuple[int, str]], host: Host) -> None:
     Raises:
         NotReady: Some are taken.
     """
-    from launcher.machine.sockets import describe_holder
+    from launcher.machine.ports import describe_holder
 
     problems = [
         port_taken(port, "this node", name, describe_holder(host, port), OTHERS.format(flag="--tf-port"))
@@ -89,7 +89,7 @@ def settle_rendezvous(
     port = find_taken(plan)
     if not port:
         return plan
-    from launcher.machine.sockets import describe_holder
+    from launcher.machine.ports import describe_holder
 
     holder = describe_holder(host, port)
     if is_typed(claim):

@@ -22,7 +22,7 @@ from launcher.core.errors import attempt
 from launcher.core.log import render
 from launcher.core.signal import signal
 from launcher.machine.process import ENVIRON_BYTES, PROC, list_pids, read_file, read_name
-from launcher.process.kernel import collect, set_name
+from launcher.process.kernel import collect, fork_apart, set_name
 from launcher.process.signals import send
 
 TYPE_CHECKING = False
@@ -68,24 +68,16 @@ class Watchdog:
         if os.getpid() == 1 and not has_lease:
             return
         reading, self.writing = os.pipe()
-        os.set_blocking(self.writing, False)
         launcher = os.getpid()
-        try:
-            self.pid = os.fork()
-        except OSError:
-            os.close(reading)
+
+        def guard() -> None:
             os.close(self.writing)
-            raise
-        if self.pid == 0:
-            try:
-                os.close(self.writing)
-                is_clear = _guard(reading, run_id.encode() if run_id else None)
-                while os.getppid() == launcher:  # its sockets may close after the pipe
-                    select.select([], [], [], EXIT_LOOK_S)
-                clean_up(is_clear)
-            finally:
-                os._exit(0)
-        os.close(reading)
+            is_clear = _guard(reading, run_id.encode() if run_id else None)
+            while os.getppid() == launcher:  # its sockets may close after the pipe
+                select.select([], [], [], EXIT_LOOK_S)
+            clean_up(is_clear)
+
+        self.pid = fork_apart(guard, self.writing, reading)
 
     def tell(self, group: int) -> None:
         """Add a process group to kill."""
@@ -136,45 +128,29 @@ def _guard(fd: int, run_id: bytes | None) -> bool:
     set_name(NAME)
     _set_command(NAME)
     close_others((2, fd))
-    orders, queue = _Orders(), select.poll()  # after a stop, select() would wait for the rest of its time
+    groups, lease_until, rest = set[int](), None, b""
+    queue = select.poll()  # after a stop, select() would wait for the rest of its time
     queue.register(fd, select.POLLIN)
     while True:
-        if not queue.poll(None if orders.left_s is None else orders.left_s * 1000):
-            orders.lease_until = None
-            _kill(run_id, orders.groups)
-            if orders.groups:  # between two attempts, or at the end, nothing runs
+        left_ms = None if lease_until is None else max(0.0, lease_until - time.monotonic()) * 1000
+        if not queue.poll(left_ms):
+            lease_until = None
+            _kill(run_id, groups)
+            if groups:  # between two attempts, or at the end, nothing runs
                 attempt(os.write, 2, render(STALLED, "launcher-stalled"))
         elif data := os.read(fd, 4096):
-            orders.take(data)
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                if line.startswith(LEASE):
+                    lease_until = int(line[len(LEASE) :]) / 1000
+                else:
+                    (groups.discard if line.startswith(b"-") else groups.add)(abs(int(line)))
         else:
             break
-    is_clear = _kill(run_id, orders.groups)
+    is_clear = _kill(run_id, groups)
     if run_id is not None:
         attempt(os.write, 2, render(KILLED, "launcher-killed"))
     return is_clear
-
-
-class _Orders:
-    """What the launcher has told: the process groups, and when its lease ends."""
-
-    def __init__(self) -> None:
-        self.groups: set[int] = set()
-        self.lease_until: float | None = None
-        self._rest = b""
-
-    @property
-    def left_s(self) -> float | None:
-        return None if self.lease_until is None else max(0.0, self.lease_until - time.monotonic())
-
-    def take(self, data: bytes) -> None:
-        """Take the lines that are complete."""
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        for line in lines:
-            if line.startswith(LEASE):
-                self.lease_until = int(line[len(LEASE) :]) / 1000
-            else:
-                number = int(line)
-                (self.groups.add if number > 0 else self.groups.discard)(abs(number))
 
 
 def _kill(run_id: bytes | None, groups: Iterable[int]) -> bool:

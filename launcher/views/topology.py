@@ -8,10 +8,10 @@ from launcher.checks.finding import render_count
 from launcher.core.frozen import frozen
 from launcher.core.ranks import render_cpu_list
 from launcher.core.redact import printable
-from launcher.machine.gpu_facts import GpuFacts
 from launcher.machine.hardware import MEANINGS, SELF, Hardware, count_switched, distance
 from launcher.machine.infiniband import is_usable
 from launcher.machine.network import Interface
+from launcher.machine.nvml import GpuFacts
 from launcher.planning.assignment import Assigned
 
 GIB = 1 << 30

@@ -6,10 +6,10 @@ import json
 
 from launcher.core.ranks import render_cpu_list
 from launcher.core.version import __version__
-from launcher.machine.gpu_facts import describe_gpu
 from launcher.machine.hardware import Hardware, distance
 from launcher.machine.infiniband import Port, is_usable
 from launcher.machine.network import Interface
+from launcher.machine.nvml import describe_gpu
 from launcher.planning.assignment import Assigned
 from launcher.views.topology import TopologyView, show_addresses, show_routes
 
