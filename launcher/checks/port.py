@@ -9,7 +9,7 @@ from launcher.checks.case import CheckedNode
 from launcher.checks.finding import PROBLEM, WARNING, Finding, ok
 from launcher.core.ranks import is_number
 from launcher.machine.host import Host
-from launcher.machine.ports import LISTEN, find_holder, find_sockets
+from launcher.process.port_checks import LISTEN, find_holder, find_sockets
 
 RANGE = "/proc/sys/net/ipv4/ip_local_port_range"
 RESERVED = "/proc/sys/net/ipv4/ip_local_reserved_ports"

@@ -14,7 +14,8 @@ from launcher.core.errors import attempt
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Hashable, Iterator
+    from collections.abc import Collection, Hashable
+    from typing import Any
 
     from launcher.core.log import Say
 
@@ -84,32 +85,23 @@ class Quota:
             self._say(f"dropped {dropped} more line{many} that others caused: too many", "lines-dropped")
 
 
-class Latest:
+class Latest(dict["Any", None]):
     """A set of the entries that were added last; each further one replaces the oldest."""
 
     def __init__(self, most: int = ENTRIES_MAX) -> None:
+        super().__init__()
         self._most = max(most, ENTRIES_MAX)
-        self._entries: dict[Hashable, None] = {}
 
     def add(self, entry: Hashable) -> None:
         """Add an entry, or make it the newest."""
-        self._entries.pop(entry, None)
-        self._entries[entry] = None
-        if len(self._entries) > self._most:
-            del self._entries[next(iter(self._entries))]
+        self.pop(entry, None)
+        self[entry] = None
+        if len(self) > self._most:
+            del self[next(iter(self))]
 
     def discard(self, entry: Hashable) -> None:
         """Remove an entry, if it is there."""
-        self._entries.pop(entry, None)
-
-    def __contains__(self, entry: object) -> bool:
-        return entry in self._entries
-
-    def __iter__(self) -> Iterator[Hashable]:
-        return iter(self._entries)
-
-    def __len__(self) -> int:
-        return len(self._entries)
+        self.pop(entry, None)
 
 
 def network_of(address: str) -> str:

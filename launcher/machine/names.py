@@ -123,13 +123,7 @@ def _read_lines(reading: int, deadline: float) -> Iterable[str]:
 def _end(pid: int) -> None:
     """Kill and reap the child; give up after `REAP_S` if the kernel holds it."""
     until = time.monotonic() + REAP_S
-    while not _is_gone(pid) and time.monotonic() < until:
+    # No child of ours if SIGCHLD is ignored, or another part of the program has reaped it
+    while attempt(os.waitpid, pid, os.WNOHANG) == (0, 0) and time.monotonic() < until:
         os.kill(pid, signal.SIGKILL)  # not reaped yet, so the PID is still the child's
         time.sleep(_STEP_S)
-
-
-def _is_gone(pid: int) -> bool:
-    try:
-        return os.waitpid(pid, os.WNOHANG) != (0, 0)
-    except ChildProcessError:
-        return True  # SIGCHLD is ignored, or another part of the program has reaped it

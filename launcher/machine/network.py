@@ -75,7 +75,7 @@ def read_interfaces(host: Host) -> tuple[Interface, ...]:
 
 def _read_interface(host: Host, name: str, addresses: tuple[tuple[str, int | None], ...]) -> Interface:
     folder = f"{NET}/{name}"
-    flags = _read_flags(host, folder)
+    flags = attempt(int, host.read_line(f"{folder}/flags") or "", 16)
     carrier = host.read_number(f"{folder}/carrier")
     speed = host.read_number(f"{folder}/speed")
     master = host.read_link(f"{folder}/master")
@@ -141,10 +141,6 @@ def _name_network(network: ipaddress.IPv4Network | ipaddress.IPv6Network) -> str
     return DEFAULT if network.prefixlen == 0 else str(network)
 
 
-def _read_flags(host: Host, folder: str) -> int | None:
-    return attempt(int, host.read_line(f"{folder}/flags") or "", 16)
-
-
 def _only_loops(addresses: Iterable[tuple[str, int | None]]) -> bool:
     parsed = [_parse(address) for address, _ in addresses]
     return any(address is not None and address.is_loopback for address in parsed)
@@ -180,13 +176,11 @@ def network_of(interface: Interface, address: str) -> str | None:
         address: Its own address, or one that it reaches without a router.
     """
     wanted = _parse(address)
-    networks = [_network(own, length) for own, length in interface.addresses]
+    networks = [
+        attempt(ipaddress.ip_network, f"{own}/{length}", strict=False) for own, length in interface.addresses
+    ]  # None for an unknown length
     around = [network for network in networks if network and wanted is not None and wanted in network]
     return str(max(around, key=lambda network: network.prefixlen)) if around else None
-
-
-def _network(address: str, length: int | None) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
-    return None if length is None else attempt(ipaddress.ip_network, f"{address}/{length}", strict=False)
 
 
 def cluster_interface(

@@ -21,7 +21,7 @@ from launcher.machine.pythons import import_folders, list_installed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
 RUNTIMES = ("nvidia_cuda_runtime", "nvidia_cuda_runtime_cu13", "nvidia_cuda_runtime_cu12")
 RUNTIMES_ALL = (*RUNTIMES, "nvidia_cuda_runtime_cu11")
@@ -64,8 +64,9 @@ def find_packages(python: str, environ: Mapping[str, str]) -> tuple[Package, ...
         return None
     found: dict[str, Package] = {}
     for folder in folders:
-        for package in _installed(folder):
-            found.setdefault(package.name, package)
+        for name, version in list_installed(folder or "."):
+            if name in WANTED and name not in found:
+                found[name] = Package(name, version, folder, _built_for(folder, name))
     return tuple(found[name] for name in sorted(found))
 
 
@@ -75,12 +76,6 @@ def parse_packages(recorded: object) -> tuple[Package, ...] | None:
         return None
     items = [item if isinstance(item, dict) else {} for item in recorded]
     return tuple(Package(*(str(item.get(name, "")) for name in Package.__annotations__)) for item in items)
-
-
-def _installed(folder: str) -> Iterator[Package]:
-    for name, version in list_installed(folder or "."):
-        if name in WANTED:
-            yield Package(name, version, folder, _built_for(folder, name))
 
 
 def _built_for(folder: str, name: str) -> str:

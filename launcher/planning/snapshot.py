@@ -37,7 +37,7 @@ from launcher.core.environ import is_host, leave_out_services
 from launcher.core.errors import LauncherError, Unavailable
 from launcher.core.ranks import render_cpu_list
 from launcher.core.redact import redact, redact_argv
-from launcher.core.secret_names import is_public_name
+from launcher.core.secrets import is_public_name
 from launcher.core.version import __version__
 from launcher.fabrics.facts import IMEX_CHANNELS, TOPOLOGYD, read_configured, read_mpi_choice, read_topologies
 from launcher.machine import OTHERS
