@@ -17,6 +17,7 @@ from launcher.channel.lines import WELCOME_LIMIT_BYTES, Lines
 from launcher.channel.listener import Listener, read_peer
 from launcher.core.frozen import replace
 from launcher.core.wire import pack, unpack
+from launcher.machine.process import descends_from, is_alive
 from launcher.mpi.folder import SOCKET, make_folder, remove_folder
 from launcher.mpi.leftovers import LINGER_S, Daemons, Sweep, find_daemon, stop_daemon
 from launcher.mpi.protocol import (
@@ -32,7 +33,6 @@ from launcher.mpi.protocol import (
     Started,
     Variable,
 )
-from launcher.process.descendants import descends_from, is_alive
 from launcher.process.signals import send
 
 TYPE_CHECKING = False

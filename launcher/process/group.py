@@ -7,7 +7,7 @@ import time
 from errno import EAGAIN
 
 from launcher.core.errors import EXIT_BUG, LauncherError
-from launcher.process.descendants import describe, find_children, find_descendants
+from launcher.machine.process import describe, find_children, find_descendants
 from launcher.process.execute import refusal
 from launcher.process.helper import Helpers
 from launcher.process.kernel import FULL, become_subreaper, collect, has_children

@@ -12,7 +12,7 @@ import time
 
 from launcher.core.errors import attempt
 from launcher.core.signal import signal
-from launcher.process.descendants import find_descendants
+from launcher.machine.process import find_descendants
 from launcher.process.kernel import collect, die_with_parent, fork_apart, set_name
 from launcher.process.signals import send
 from launcher.process.watchdog import close_others

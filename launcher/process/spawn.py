@@ -56,11 +56,6 @@ class Child:
         return self.called.replace(" ", "_") if self.companion else str(self.local_rank)
 
 
-def with_settings(child: Child, settings: Mapping[str, str]) -> Child:
-    """Return the child with additional variables."""
-    return Child(**{**vars(child), "environ": {**child.environ, **settings}})
-
-
 def cannot_start(error: OSError) -> NotReady:
     """Return the error for a kernel without processes or descriptors left."""
     fix = "raise the limit that is reached: ulimit -u, ulimit -n, pids.max of the container"

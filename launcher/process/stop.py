@@ -14,8 +14,15 @@ import time
 
 from launcher.core.errors import attempt
 from launcher.core.signal import signal
-from launcher.machine.process import list_pids, read_stat
-from launcher.process.descendants import find_children, find_descendants, has_ended, is_alive
+from launcher.machine.process import (
+    describe,
+    find_children,
+    find_descendants,
+    has_ended,
+    is_alive,
+    list_pids,
+    read_stat,
+)
 from launcher.process.signals import send
 
 TYPE_CHECKING = False
@@ -266,7 +273,5 @@ def _is_left(group: int) -> bool:
 
 
 def _names(pids: list[int]) -> str:
-    from launcher.process.descendants import describe
-
     rest = f"; and {len(pids) - 3} more" if len(pids) > 3 else ""
     return "; ".join(describe(pid) for pid in pids[:3]) + rest

@@ -17,8 +17,7 @@ import time
 
 from launcher.core.errors import attempt
 from launcher.core.signal import signal
-from launcher.machine.process import has_signal, read_environ, read_stat
-from launcher.process.descendants import find_children, has_ended
+from launcher.machine.process import find_children, has_ended, has_signal, read_environ, read_stat
 from launcher.process.loop import Later
 from launcher.process.signals import send
 

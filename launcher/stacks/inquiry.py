@@ -17,9 +17,16 @@ from launcher.core.files import create_file, open_own
 from launcher.core.redact import shorten
 from launcher.guest import STACKS_NAME
 from launcher.guest.site.sitecustomize import STACK_SIGNAL
-from launcher.machine.process import LIMIT_BYTES, has_signal, list_folder, list_open, read_stat
+from launcher.machine.process import (
+    LIMIT_BYTES,
+    find_descendants,
+    has_signal,
+    is_alive,
+    list_folder,
+    list_open,
+    read_stat,
+)
 from launcher.output.folder import REPORT, SITE
-from launcher.process.descendants import find_descendants, is_alive
 from launcher.process.tool import Tool
 from launcher.stacks.answer import Answer, parse_faulthandler, parse_py_spy
 from launcher.stacks.look import explain_unarmed, look_at

@@ -16,6 +16,7 @@ import pytest
 from launcher.channel import lines as wire
 from launcher.core.frozen import replace
 from launcher.core.wire import pack, unpack
+from launcher.machine.process import find_children
 from launcher.mpi import rank
 from launcher.mpi.folder import cannot_have_ranks, find_socket
 from launcher.mpi.leftovers import end_job, find_wrappers
@@ -27,7 +28,6 @@ from launcher.mpi.protocol import (
     Started,
     Variable,
 )
-from launcher.process.descendants import find_children
 from launcher.process.loop import Loop
 from launcher.process.watchdog import MARK, find_marked
 from tests.process.looking import wait_for

@@ -18,9 +18,9 @@ import pytest
 from launcher.evidence.hang import describe_hang
 from launcher.guest import STACKS_NAME
 from launcher.guest.site.sitecustomize import STACK_SIGNAL
+from launcher.machine.process import find_descendants, is_alive
 from launcher.observers.stall import StallDetector
 from launcher.output.progress import GpuUse
-from launcher.process.descendants import find_descendants, is_alive
 from launcher.stacks.inquiry import NO_PY_SPY, Inquiry, find_py_spy
 from tests.process.looking import wait_for
 from tests.process.starting import DEADLINE_S, clean_environ, launch, open_launcher
