@@ -130,10 +130,9 @@ class NetworkChecks:
             )
             self._end_for(Reason(UNPROVEN, what, fix))
 
-        self._nccl = NcclLogWatcher(
-            runtime.watch.proof, self._nccl_path, runtime.loop, runtime.output.say, end,
-            keeps=runtime.folder.keeps,
-        )  # fmt: skip
+        say, keeps = runtime.output.say, runtime.folder.keeps
+        self._nccl = NcclLogWatcher(runtime.watch.proof, self._nccl_path, say, end, keeps=keeps)
+        runtime.loop.timers.append(self._nccl)
 
     def watch_meeting(self, started: float) -> None:
         """Check whether the processes meet."""
@@ -421,8 +420,7 @@ class Observers:
             loop.guard(self._checking.finish)
         if trainer is not None:
             loop.guard(lambda: trainer.finish(loop.turn_until))
-        loop.guard(self._find_hidden_failures)
-        loop.guard(self._find_nan)
+        loop.guard(self._read_last_output)
 
     def read_timings(self) -> Mapping[str, object] | None:
         """Return where the time has gone on this node so far, in seconds; None before the first attempt."""
@@ -553,32 +551,24 @@ class Observers:
         except OSError:
             pass  # the kernel is short of something, and the job may need it more
 
-    # --- the last output
-
-    def _find_hidden_failures(self) -> None:
-        """Say which process ended with 0 although its last output is an exception: its status was lost."""
+    def _read_last_output(self) -> None:
+        """Warn of an exception that a status of 0 hides, and of a loss that stayed NaN to the end."""
         runtime = self.runtime
-        places = range(len(runtime.group.processes))
-        tails = [tail for place in places for tail in runtime.output.read_tails(place)]
-        if runtime.forwarder.told is None and any(sign in tail for sign in HIDDEN for tail in tails):
+        if runtime.forwarder.told is not None:
+            return
+        tails = [
+            (one.child.name, tail)
+            for place, one in enumerate(runtime.group.processes)
+            for tail in runtime.output.read_tails(place)
+        ]
+        if any(sign in tail for sign in HIDDEN for _, tail in tails):
             from launcher.agent.ends import find_hidden
 
             for cause in find_hidden(runtime):
                 self.hidden.append(cause)
                 runtime.say(f"warning: {cause.what}; fix: {cause.fix}", "hidden-failure")
-
-    def _find_nan(self) -> None:
-        """Warn if the loss stayed NaN to the end of a job that did not fail."""
-        runtime = self.runtime
-        if runtime.first is not None or runtime.reason is not None or runtime.forwarder.told is not None:
-            return
-        tails = [
-            (one.child.name, tail)
-            for index, one in enumerate(runtime.group.processes)
-            for tail in runtime.output.read_tails(index)
-            if b"nan" in tail or b"NaN" in tail
-        ]
-        if tails:
+        tails = [(name, tail) for name, tail in tails if b"nan" in tail or b"NaN" in tail]
+        if tails and runtime.first is None and runtime.reason is None:
             from launcher.observers.loss import describe_loss
 
             note = describe_loss(tails)

@@ -97,24 +97,33 @@ class PreemptionResponse:
             left_s: Seconds that the machine lasts.
             node: Node rank of the machine; None for ours. Each node has one notice at a time.
         """
+        runtime = self._runtime
         if kind == WITHDRAWN:
-            self.withdraw(what, node)
-        elif kind == ANNOUNCED:
-            self.announce(what, left_s, node)
-        else:
-            return self.begin(what, left_s, node)
-        return False
-
-    def announce(self, what: str, left_s: float, node: int | None) -> None:
-        """Note a preemption: from now on the processes can read its time."""
+            self._withdraw(what, node)
+            return False
+        when, name = _when(left_s), name_signal(self._number)
+        if kind == ANNOUNCED:
+            self._note(what, left_s, node)
+            wait_s = max(0.0, left_s - runtime.watch.grace_s - MARGIN_S)
+            text = f"{what}; {when}: {name} in {wait_s:.0f} s unless it is withdrawn"
+            self._say(text, "preemption-announced")
+            return False
+        self.is_due = True
+        running = len(runtime.group.running)
+        if not running or runtime.group.stopper.begun:
+            why = "the processes are ending already" if running else "nothing runs here anymore"
+            self._say(f"{what}; {when}: {why}", "preempted")
+            return False
         self._note(what, left_s, node)
-        wait_s = max(0.0, left_s - self._runtime.watch.grace_s - MARGIN_S)
-        self._say(
-            f"{what}; {_when(left_s)}: {name_signal(self._number)} in {wait_s:.0f} s unless it is withdrawn",
-            "preemption-announced",
-        )
+        self.has_begun, self._what, self._begun_ns = True, what, time.monotonic_ns()
+        grace_s = plan_grace(runtime.watch.grace_s, left_s)
+        to = f"{name} to {running} process{'es' if running > 1 else ''}"
+        self._say(f"{what}; {when}: {to}, SIGKILL after {grace_s:.0f} s", "preempted")
+        runtime.group.stopper.grace_s = grace_s
+        runtime.group.stopper.begin(self._number)
+        return True
 
-    def withdraw(self, what: str, node: int | None) -> None:
+    def _withdraw(self, what: str, node: int | None) -> None:
         """Forget the notice of this node; the notices of other nodes stay."""
         self._notices.pop(node, None)
         if self._notices:
@@ -125,26 +134,6 @@ class PreemptionResponse:
             except OSError:
                 pass  # it could not be written
         self._say(f"withdrawn: {what}; the job continues", "preemption-withdrawn")
-
-    def begin(self, what: str, left_s: float, node: int | None) -> bool:
-        """Send the signal to the processes; return whether it was sent.
-
-        Their grace period is limited by the time that the machine lasts (`plan_grace`).
-        """
-        runtime, self.is_due = self._runtime, True
-        running = len(runtime.group.running)
-        if not running or runtime.group.stopper.begun:
-            why = "the processes are ending already" if running else "nothing runs here anymore"
-            self._say(f"{what}; {_when(left_s)}: {why}", "preempted")
-            return False
-        self._note(what, left_s, node)
-        self.has_begun, self._what, self._begun_ns = True, what, time.monotonic_ns()
-        grace_s = plan_grace(runtime.watch.grace_s, left_s)
-        to = f"{name_signal(self._number)} to {running} process{'es' if running > 1 else ''}"
-        self._say(f"{what}; {_when(left_s)}: {to}, SIGKILL after {grace_s:.0f} s", "preempted")
-        runtime.group.stopper.grace_s = grace_s
-        runtime.group.stopper.begin(self._number)
-        return True
 
     def make_verdict(self) -> Verdict | None:
         """Return the verdict that a node was preempted; None if the job did not end for that.
