@@ -58,14 +58,7 @@ if TYPE_CHECKING:
 
     Checks = Callable[[], Sequence[str]]
 
-HIDDEN = (
-    b"Traceback (most",
-    b"Segmentation fault",
-    b"Bus error",
-    b"Aborted",
-    b"Killed",
-    b"Illegal instruction",
-)
+HIDDEN = b"Traceback (most|Segmentation fault|Bus error|Aborted|Killed|Illegal instruction".split(b"|")
 """Texts of an output that may end with a failure whose status was lost."""
 CHECK_S = 30.0
 """Time limit of the checks in seconds. At the lowest priority, on busy CPUs, 0.1 s of work takes seconds."""
@@ -247,7 +240,7 @@ class Observers:
         self.hidden: list[Cause] = []
         self._checking: Helper | None = None
         self._answering: Timer | None = None
-        self.progress = self._watch_progress()
+        self.progress = watch_progress(runtime)
         runtime.output.progress = self.progress
         self.milestones: Milestones | None = None
         if runtime.watch.events is not None or (runtime.watch.traces and coordination.speaks):
@@ -259,20 +252,6 @@ class Observers:
         self.milestones = Milestones(
             self.runtime, self._coordination, lambda: self.network.connected_s, self.progress
         )
-
-    def _watch_progress(self) -> ProgressGate | None:
-        runtime, rule = self.runtime, self.runtime.watch.restarts
-        asked = rule.most or runtime.watch.timings or "first" in dict(runtime.watch.stall_limits)
-        if not asked or not (rule.progress_file or rule.progress_pattern):
-            return None
-        from launcher.recovery.progress import ProgressGate
-
-        search = None
-        if rule.progress_pattern:
-            from launcher.recovery.search import Search
-
-            search = Search(rule.progress_pattern, runtime.group.helpers, runtime.loop, runtime.say)
-        return ProgressGate(rule, search, runtime.say)
 
     @property
     def doubts(self) -> list[Cause]:
@@ -406,13 +385,6 @@ class Observers:
 
         self.runtime.loop.guard(read)
 
-    def find_faults(self) -> list[str]:
-        """Return the faults of hardware among the errors of the GPUs, of all attempts."""
-        if self.gpus is None:
-            return []
-        self.gpus.read()
-        return self.gpus.faults
-
     def end(self) -> None:
         """Finish the checks of this node, and read the evidence and the last output, after all attempts."""
         loop, trainer = self.runtime.loop, self._trainer
@@ -420,7 +392,7 @@ class Observers:
             loop.guard(self._checking.finish)
         if trainer is not None:
             loop.guard(lambda: trainer.finish(loop.turn_until))
-        loop.guard(self._read_last_output)
+        loop.guard(lambda: read_last_output(self.runtime, self.hidden))
 
     def read_timings(self) -> Mapping[str, object] | None:
         """Return where the time has gone on this node so far, in seconds; None before the first attempt."""
@@ -551,26 +523,47 @@ class Observers:
         except OSError:
             pass  # the kernel is short of something, and the job may need it more
 
-    def _read_last_output(self) -> None:
-        """Warn of an exception that a status of 0 hides, and of a loss that stayed NaN to the end."""
-        runtime = self.runtime
-        if runtime.forwarder.told is not None:
-            return
-        tails = [
-            (one.child.name, tail)
-            for place, one in enumerate(runtime.group.processes)
-            for tail in runtime.output.read_tails(place)
-        ]
-        if any(sign in tail for sign in HIDDEN for _, tail in tails):
-            from launcher.agent.ends import find_hidden
 
-            for cause in find_hidden(runtime):
-                self.hidden.append(cause)
-                runtime.say(f"warning: {cause.what}; fix: {cause.fix}", "hidden-failure")
-        tails = [(name, tail) for name, tail in tails if b"nan" in tail or b"NaN" in tail]
-        if tails and runtime.first is None and runtime.reason is None:
-            from launcher.observers.loss import describe_loss
+def watch_progress(runtime: Runtime) -> ProgressGate | None:
+    """Return what watches for progress; None if nothing asks for it, or the user names no way to see it."""
+    rule = runtime.watch.restarts
+    asked = rule.most or runtime.watch.timings or "first" in dict(runtime.watch.stall_limits)
+    if not asked or not (rule.progress_file or rule.progress_pattern):
+        return None
+    from launcher.recovery.progress import ProgressGate
 
-            note = describe_loss(tails)
-            if note is not None:
-                runtime.say(note, "loss-nan")
+    search = None
+    if rule.progress_pattern:
+        from launcher.recovery.search import Search
+
+        search = Search(rule.progress_pattern, runtime.group.helpers, runtime.loop, runtime.say)
+    return ProgressGate(rule, search, runtime.say)
+
+
+def read_last_output(runtime: Runtime, hidden: list[Cause]) -> None:
+    """Warn of exceptions that a status of 0 hides, and of a loss that stayed NaN to the end.
+
+    Args:
+        runtime: Values and tools of the launcher.
+        hidden: Takes the causes of such failures.
+    """
+    if runtime.forwarder.told is not None:
+        return
+    tails = [
+        (one.child.name, tail)
+        for place, one in enumerate(runtime.group.processes)
+        for tail in runtime.output.read_tails(place)
+    ]
+    if any(sign in tail for sign in HIDDEN for _, tail in tails):
+        from launcher.agent.ends import find_hidden
+
+        for cause in find_hidden(runtime):
+            hidden.append(cause)
+            runtime.say(f"warning: {cause.what}; fix: {cause.fix}", "hidden-failure")
+    tails = [(name, tail) for name, tail in tails if b"nan" in tail or b"NaN" in tail]
+    if tails and runtime.first is None and runtime.reason is None:
+        from launcher.observers.loss import describe_loss
+
+        note = describe_loss(tails)
+        if note is not None:
+            runtime.say(note, "loss-nan")

@@ -18,11 +18,7 @@ TEXT = "an event of NVML"
 
 
 class GpuErrors:
-    """The errors of this node's GPUs, as they come.
-
-    Attributes:
-        faults: Descriptions of the faults of hardware in all attempts.
-    """
+    """The errors of this node's GPUs, as they come."""
 
     def __init__(self, host: Host, helpers: Helpers, say: Say) -> None:
         """Start the helper.
@@ -32,7 +28,7 @@ class GpuErrors:
         """
         self._host, self._say = host, say
         self._found: dict[tuple[str, int], Xid] = {}
-        self.faults: list[str] = []
+        self._faults: list[str] = []
         self._lines = helpers.follow(lambda: wait_for_errors(host), self._take, name="launcher-xids")
 
     def begin_attempt(self) -> None:
@@ -44,6 +40,11 @@ class GpuErrors:
         """Return the different errors since the start of the attempt, faults of hardware first."""
         self._lines.read()
         return tuple(sorted(self._found.values(), key=lambda xid: xid.meaning.fault != HARDWARE))
+
+    def find_faults(self) -> list[str]:
+        """Return descriptions of the faults of hardware in all attempts."""
+        self._lines.read()
+        return self._faults
 
     def _take(self, line: str | None) -> None:
         if line is None:  # no NVML, no events, or the driver has failed
@@ -58,5 +59,5 @@ class GpuErrors:
         what = f"GPU {xid.gpu}: Xid {number}, {xid.meaning.words}"
         is_fault = xid.meaning.fault == HARDWARE
         if is_fault:
-            self.faults.append(what)
+            self._faults.append(what)
         self._say(f"warning: {what}" if is_fault else what, "gpu-error")
