@@ -45,8 +45,7 @@ READ_BYTES = 1 << 16
 PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 MODULES = {"http/protobuf": "http", "grpc": "grpc"}
 """Packages of the exporters, by protocol: opentelemetry-exporter-otlp-proto-NAME."""
-SERVICE, UNNAMED = "launcher", "unknown_service"
-"""The name of what sends the spans, and how the SDK's begins if the user has given none."""
+SERVICE = "launcher"
 OF_EVERY_EVENT = ("schema", "time", "job", "run", "event", "text")
 """Keys that are no attributes of a span; the node and the attempt are."""
 SIMPLE = (str, bool, int, float)
@@ -249,7 +248,7 @@ def follow(fd: int, environ: Mapping[str, str], own: str, exporter: SpanExporter
             job = str(waiting[-1].get("job") or run)
             ids = find_ids(environ, job, run, own)
             provider = TracerProvider(
-                resource=name_service(), id_generator=OwnIds(ids.trace_id), shutdown_on_exit=False
+                resource=name_service(environ), id_generator=OwnIds(ids.trace_id), shutdown_on_exit=False
             )
             provider.add_span_processor(processor)
             spans = Spans(ids, {"launcher.job": job, "launcher.run": run}, provider, waiting[0])
@@ -261,10 +260,10 @@ def follow(fd: int, environ: Mapping[str, str], own: str, exporter: SpanExporter
     exporter.shutdown()
 
 
-def name_service() -> Resource:
+def name_service(environ: Mapping[str, str]) -> Resource:
     """Return what the spans are about: the user's OTEL_RESOURCE_ATTRIBUTES, and a name if it has none."""
     resource = Resource.create()
-    if not str(resource.attributes["service.name"]).startswith(UNNAMED):
+    if environ.get("OTEL_SERVICE_NAME") or "service.name=" in environ.get("OTEL_RESOURCE_ATTRIBUTES", ""):
         return resource
     return resource.merge(Resource({"service.name": SERVICE, "service.version": __version__}))
 

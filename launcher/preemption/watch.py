@@ -120,8 +120,11 @@ class PreemptionWatch:
         if self._is_over or self._begin_at is None or now < self._begin_at:
             return
         self._begin_at = now + RARELY_S  # if there is no process for it
-        self._lines = self._helpers.follow(lambda: ask(self._service), self._hear, name=NAME)
-        self._begin_at = None
+        try:
+            self._lines = self._helpers.follow(lambda: ask(self._service), self._hear, name=NAME)
+            self._begin_at = None
+        except OSError as error:
+            self._complain(f"no process to ask it: {error.strerror}")
 
     def close(self) -> None:
         """Stop asking."""
@@ -135,18 +138,22 @@ class PreemptionWatch:
             self._begin_at = time.monotonic() + RARELY_S
         found = "the process that asks was killed" if line is None else json.loads(line)
         if isinstance(found, str):
-            if not self._has_complained:  # a problem of the platform, not of the job
-                self._has_complained = True
-                self._say(
-                    f"preemption: {self._title}'s metadata service gives no usable answer ({found}); "
-                    "the job continues, and the launcher asks again",
-                    "preemption-unclear",
-                )
+            self._complain(found)
             return
         if self._has_complained:
             self._has_complained = False
             self._say(f"preemption: {self._title}'s metadata service answers now", "preemption-clear")
         self._take([Notice(*one) for one in found])
+
+    def _complain(self, why: str) -> None:
+        """Say once that there is no usable answer; this is a problem of the platform, not of the job."""
+        if not self._has_complained:
+            self._has_complained = True
+            self._say(
+                f"preemption: {self._title}'s metadata service gives no usable answer ({why}); "
+                "the job continues, and the launcher asks again",
+                "preemption-unclear",
+            )
 
     def _take(self, found: Sequence[Notice]) -> None:
         """Compare the present notices with the last one."""
