@@ -31,6 +31,8 @@ Google's."""
 RARELY_AFTER, RARELY_S = 10, 30.0
 """After this many failures in a row the service is asked only this often, in seconds: a machine without such
 a service does not get one later."""
+SILENT_S = 60.0
+"""After so long without a line the process that asks is replaced: a service may answer byte by byte."""
 NAME = "launcher-cloud"
 
 
@@ -98,7 +100,8 @@ class PreemptionWatch:
         self._service = planned.service
         self._title, every_s, _ = SERVICES[planned.service]
         self._lead_s, self._helpers, self._say, self._tell = grace_s + MARGIN_S, helpers, say, tell
-        self._begin_at: float | None = time.monotonic()
+        self._begin_at = time.monotonic()
+        """When the process that asks is started, or replaced if it says nothing until then."""
         self._lines: HelperLines | None = None
         self._is_over = self._has_complained = False
         self._notice: Notice | None = None
@@ -108,21 +111,22 @@ class PreemptionWatch:
     @property
     def due(self) -> float | None:
         """When `fire` has something to do (monotonic seconds); None for nothing."""
-        times = [] if self._begin_at is None else [self._begin_at]
-        if self._notice is not None:
-            times.append(time.monotonic() + self._deadline - self._lead_s - time.time())
-        return None if self._is_over else min(times, default=None)
+        left_s = self._deadline - self._lead_s - time.time()
+        end_at = self._begin_at if self._notice is None else time.monotonic() + left_s
+        return None if self._is_over else min(self._begin_at, end_at)
 
     def fire(self, now: float) -> None:
         """Report that the preemption is due, or start the process that asks."""
         if self._notice is not None and time.time() >= self._deadline - self._lead_s:
             self._end(self._notice)
-        if self._is_over or self._begin_at is None or now < self._begin_at:
+        if self._is_over or now < self._begin_at:
             return
-        self._begin_at = now + RARELY_S  # if there is no process for it
+        self._begin_at = now + SILENT_S
+        if self._lines is not None:
+            self._lines.close()
+            self._complain(f"no answer within {SILENT_S:g} s")
         try:
             self._lines = self._helpers.follow(lambda: ask(self._service), self._hear, name=NAME)
-            self._begin_at = None
         except OSError as error:
             self._complain(f"no process to ask it: {error.strerror}")
 
@@ -134,8 +138,9 @@ class PreemptionWatch:
 
     def _hear(self, line: str | None) -> None:
         """Handle the service's answer, the reason why there is none, or the end of the process that asks."""
+        self._begin_at = time.monotonic() + SILENT_S
         if line is None:
-            self._begin_at = time.monotonic() + RARELY_S
+            self._lines, self._begin_at = None, time.monotonic() + RARELY_S
         found = "the process that asks was killed" if line is None else json.loads(line)
         if isinstance(found, str):
             self._complain(found)

@@ -114,7 +114,8 @@ class Served:
 class HelperLines:
     """The lines that a process of ours writes while it runs; the loop only reads a pipe."""
 
-    def __init__(self, fd: int, loop: Loop, take: TakeLine) -> None:
+    def __init__(self, server: Served, fd: int, loop: Loop, take: TakeLine) -> None:
+        self._server = server
         self._fd: int | None = fd
         self._loop, self._take, self._rest = loop, take, b""
         loop.add(fd, self.read)
@@ -135,11 +136,12 @@ class HelperLines:
                 self._take(None)
 
     def close(self) -> None:
-        """Stop reading; the process ends at its next line, or with the launcher's other helpers."""
+        """Stop reading, and kill the process."""
         if self._fd is not None:
             self._loop.remove(self._fd)
             os.close(self._fd)
             self._fd = None
+            self._server.close()
 
 
 class Helpers:
@@ -228,8 +230,8 @@ class Helpers:
             for line in work():
                 os.write(writing, f"{line}\n".encode("utf-8", "replace"))
 
-        self.serve(run, reading, writing, name=name, nice=nice)
-        return HelperLines(reading, self._loop, take)
+        server = self.serve(run, reading, writing, name=name, nice=nice)
+        return HelperLines(server, reading, self._loop, take)
 
     def adopt(self, pid: int) -> Served:
         """Adopt one of our children, started elsewhere, until it is closed."""

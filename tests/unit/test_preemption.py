@@ -205,6 +205,34 @@ def test_a_process_that_asks_and_is_killed_is_replaced(
     loop.close()
 
 
+def test_a_process_that_says_nothing_is_replaced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As one whose service answers byte by byte."""
+    hangs = tmp_path / "hangs"
+    hangs.touch()
+
+    def get(*_: object) -> tuple[int, bytes]:
+        if hangs.exists():
+            hangs.unlink()
+            signal.pause()
+        return 200, b"TRUE"
+
+    monkeypatch.setattr(watch, "get", get)
+    monkeypatch.setattr(watch, "SILENT_S", 0.5)
+    said: list[str] = []
+    told: list[str] = []
+    loop = Loop(lambda text, *_: said.append(text))
+    helpers = Helpers(loop)
+    say = lambda text, *_: said.append(text)  # noqa: E731
+    one = watch.PreemptionWatch(
+        Preemption("gcp", "a test"), 5.0, helpers, say, lambda *it: told.append(it[0])
+    )
+    loop.timers.append(one)
+    loop.turn_until(lambda: bool(told), 10)
+    assert told == ["due"] and "(no answer within 0.5 s)" in said[1] and "answers now" in said[2]
+    helpers.close()
+    loop.close()
+
+
 class Asked:
     """A service that gives these answers, one after the other, and the questions that it got."""
 
