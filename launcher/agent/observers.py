@@ -299,11 +299,15 @@ class Observers:
         """Start the observers, now that the processes are starting; all of them could wait until now."""
         loop, started = self.runtime.loop, time.monotonic()
         self.counters_after, self.network.unmet = None, None
-        for after_s, begin in self._plan(started):
-            if after_s:
-                loop.timers.append(Later(started + after_s, begin))
-            else:
-                loop.guard(begin)
+
+        def plan() -> None:
+            for after_s, begin in self._plan(started):
+                if after_s:
+                    loop.timers.append(Later(started + after_s, begin))
+                else:
+                    loop.guard(begin)
+
+        loop.guard(plan)
 
     def _plan(self, started: float) -> Iterator[tuple[float, Callable[[], None]]]:
         """Yield the observers of an attempt: seconds after its start, and what begins then."""
