@@ -68,6 +68,7 @@ def start_ours(world: World, node: SimulatedNode, master: str, folder: Path) -> 
     ]
     flags += ["--master-addr", master, "--master-port", str(PORT), "--grace", str(GRACE_S)]
     flags += ["--stall-timeout", f"{STALL_S},first=60", "--on-stall", "stop", "--lost-after", str(LOST_S)]
+    flags += ["--progress-pattern", r"step (\d+)"]
     flags += ["--failure-file", str(folder / f"record-{node.index}")]
     return [sys.executable, "-m", "launcher", "run", *flags, "--", sys.executable]
 
