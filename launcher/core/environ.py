@@ -184,9 +184,8 @@ def is_loopback(host: str) -> bool:
         )
     import ipaddress
 
-    try:
-        address = ipaddress.ip_address(name.partition("%")[0])
-    except ValueError:
+    address = attempt(ipaddress.ip_address, name.partition("%")[0])
+    if address is None:
         return False
     mapped = getattr(address, "ipv4_mapped", None)
     return address.is_loopback or address.is_unspecified or bool(mapped and mapped.is_loopback)

@@ -6,7 +6,7 @@ import os
 import time
 from errno import EAGAIN
 
-from launcher.core.errors import EXIT_BUG, LauncherError
+from launcher.core.errors import EXIT_BUG, LauncherError, attempt
 from launcher.machine.process import describe, find_children, find_descendants
 from launcher.process.execute import refusal
 from launcher.process.helper import Helpers
@@ -259,10 +259,7 @@ class ProcessGroup:
     def _replace_watchdog(self) -> None:
         """Start another watchdog in place of one that was killed, once in an attempt; its lease follows."""
         make, self._make_watchdog = self._make_watchdog, None
-        try:
-            self.watchdog = None if make is None else make()
-        except OSError:
-            self.watchdog = None
+        self.watchdog = None if make is None else attempt(make)
         if self.watchdog is None:
             self._say(f"the launcher's watchdog was killed: {UNGUARDED}", "watchdog-killed")
             return
