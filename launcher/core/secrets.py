@@ -95,6 +95,8 @@ _SEPARATORS = [
     if "then" in row.fields
 ]
 _PIECES_MAX, _LINES_MAX = 400, 100
+_OF_NAMES = "abcdefghijklmnopqrstuvwxyz0123456789_.-"
+"""Characters of a name, in lower-case text."""
 _STATEMENTS = ("pass", "continue", "break", "return")
 
 
@@ -197,7 +199,7 @@ def _find_separator(
 
 def _is_below(seen: Text, kind: str, before: str, start: int, separator: re.Match[str]) -> bool:
     """Return whether lines below a name are its values: further in, items of a list, or alone."""
-    ahead = before[: len(before) - len(_name_start(before))]
+    ahead = before.rstrip(_OF_NAMES)
     line = ahead.rpartition("\n")[2].rstrip("\"'")
     begin = line.lstrip(" \t")
     if kind == "lines":
@@ -207,14 +209,6 @@ def _is_below(seen: Text, kind: str, before: str, start: int, separator: re.Matc
         return begin.rstrip(" \t") == "-"
     is_whole = "\n" in ahead or start <= _LOOK_BACK
     return not begin or len(separator["indent"]) > (len(line) - len(begin) if is_whole else 0)
-
-
-def _name_start(before: str) -> str:
-    """Return the part of the text before a match that belongs to the same name."""
-    at = len(before)
-    while at and (before[at - 1].isalnum() or before[at - 1] in "_.-"):
-        at -= 1
-    return before[at:]
 
 
 def _find_value(

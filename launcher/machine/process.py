@@ -15,7 +15,7 @@ from launcher.core.frozen import frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 
 def _find_proc() -> str:
@@ -282,6 +282,12 @@ def describe(pid: int) -> str:
     if gpus:
         facts.append(f"holds {', '.join(gpus)}")
     return f"pid {pid} ({', '.join(facts)}): {line}"
+
+
+def describe_some(pids: Sequence[int], most: int) -> list[str]:
+    """Return descriptions of the first processes, and how many more there are."""
+    more = [f"and {len(pids) - most} more"] if len(pids) > most else []
+    return [*map(describe, pids[:most]), *more]
 
 
 def find_gpu_files(pid: int) -> list[str]:

@@ -7,7 +7,7 @@ import time
 from errno import EAGAIN
 
 from launcher.core.errors import EXIT_BUG, LauncherError, attempt
-from launcher.machine.process import describe, find_children, find_descendants
+from launcher.machine.process import describe_some, find_children, find_descendants
 from launcher.process.execute import refusal
 from launcher.process.helper import Helpers
 from launcher.process.kernel import FULL, become_subreaper, collect, has_children
@@ -396,9 +396,7 @@ class ProcessGroup:
 
     def describe_survivors(self) -> list[str]:
         """Return a description of each of these processes."""
-        found = self.find_survivors()
-        more = [f"and {len(found) - DESCRIBED_MAX} more"] if len(found) > DESCRIBED_MAX else []
-        return [*(describe(pid) for pid in found[:DESCRIBED_MAX]), *more]
+        return describe_some(self.find_survivors(), DESCRIBED_MAX)
 
     def dismiss_watchdog(self) -> None:
         """End the watchdog, because the job has ended normally."""

@@ -15,7 +15,7 @@ import time
 from launcher.core.errors import attempt
 from launcher.core.signal import signal
 from launcher.machine.process import (
-    describe,
+    describe_some,
     find_children,
     find_descendants,
     has_ended,
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 LINGER_S = 0.2
 """Seconds that helpers of a process (multiprocessing's resource tracker) need to notice that it has ended."""
+NAMED_MAX = 3
 LEFTOVERS_GRACE_S = 5.0
 """Maximum seconds between SIGTERM and SIGKILL for processes that outlive all processes of the job."""
 CHASES = 20
@@ -212,7 +213,7 @@ class Stopper:
         self.number = signal.SIGTERM
         leaders = self.leaders()
         if any(pid < 0 or is_alive(pid) for pid in leaders):
-            self.left = _names(leaders)
+            self.left = "; ".join(describe_some(leaders, NAMED_MAX))
             starts = [found.started_s for found in map(read_stat, leaders) if found]
             self.left_at_s = max(starts, default=None)
             self._say(f"{len(leaders)} left behind by the job: sending SIGTERM ({self.left})", "left-behind")
@@ -270,8 +271,3 @@ def _is_left(group: int) -> bool:
         return False
     shown = [pid for pid in list_pids() if attempt(os.getpgid, pid) == group]
     return not shown or any(map(is_alive, shown))
-
-
-def _names(pids: list[int]) -> str:
-    rest = f"; and {len(pids) - 3} more" if len(pids) > 3 else ""
-    return "; ".join(describe(pid) for pid in pids[:3]) + rest
