@@ -137,7 +137,7 @@ def _guard(fd: int, run_id: bytes | None) -> bool:
             lease_until = None
             _kill(run_id, groups)
             if groups:  # between two attempts, or at the end, nothing runs
-                attempt(os.write, 2, render(STALLED, "launcher-stalled"))
+                _say(STALLED, "launcher-stalled")
         elif data := os.read(fd, 4096):
             *lines, rest = (rest + data).split(b"\n")
             for line in lines:
@@ -149,7 +149,7 @@ def _guard(fd: int, run_id: bytes | None) -> bool:
             break
     is_clear = _kill(run_id, groups)
     if run_id is not None:
-        attempt(os.write, 2, render(KILLED, "launcher-killed"))
+        _say(KILLED, "launcher-killed")
     return is_clear
 
 
@@ -173,6 +173,10 @@ def kill_marked(name: bytes) -> list[int]:
     for pid in found:
         send(pid, signal.SIGKILL)
     return found
+
+
+def _say(text: str, event: str) -> None:
+    attempt(os.write, 2, render(text, event))  # fails if the reader of our stderr was killed, too
 
 
 def _set_command(name: str) -> None:
