@@ -681,6 +681,7 @@ class ClusterNode:
             self._report(over)
         if over.why:
             self.say(over.why, "no-restart")
+        outcomes.is_stopped = over.is_stopped
         return over.status
 
     def _leave(self) -> None:
