@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from launcher.preemption.answers import ServiceAnswer, Unclear
-from launcher.preemption.events import ANNOUNCED, DUE, MARGIN_S, WITHDRAWN
+from launcher.preemption.events import ANNOUNCED, DUE, LATEST_S, MARGIN_S, WITHDRAWN
 from launcher.preemption.exchange import Exchange
 from launcher.preemption.services import Notice, make_service
 
@@ -147,7 +147,8 @@ class PreemptionWatch:
             self._tell(ANNOUNCED, f"{notice.what}{', at another time' if is_known else ''}", left_s)
 
     def _find_deadline(self, notice: Notice) -> float:
-        return time.time() + NOTICE_S if notice.at is None else notice.at
+        now = time.time()
+        return now + NOTICE_S if notice.at is None else min(notice.at, now + LATEST_S)
 
     def _end(self, notice: Notice) -> None:
         """Report that the preemption is due, and stop asking: later notices change nothing."""

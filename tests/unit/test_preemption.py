@@ -26,6 +26,7 @@ from launcher.planning.preemption import BATCH_DEDICATED, plan_preemption
 from launcher.preemption.answers import LIMIT_BYTES, ServiceAnswer, Unclear, parse_answer
 from launcher.preemption.events import ANNOUNCED, WITHDRAWN
 from launcher.preemption.services import Aws, Azure, Gcp, Notice, Service, make_service, parse_time
+from launcher.preemption.watch import PreemptionWatch
 from launcher.sources.launched import MARKER
 
 AT = 1474309787.0  # Mon, 19 Sep 2016 18:29:47 GMT
@@ -276,6 +277,23 @@ def test_each_node_has_its_own_deadline_and_the_first_counts(tmp_path: Path) -> 
     for kind, in_s, node, expected in events:
         response.on_event(kind, f"node {node}", in_s, node)
         assert left_s() == expected
+
+
+def test_a_notice_for_the_end_of_time_is_one_for_next_year() -> None:
+    """Its time is no date on this side of the world any more."""
+    told: list[float] = []
+    watch = PreemptionWatch(
+        Preemption("aws", "asked"),
+        2.0,
+        NOTHING,
+        lambda *_: None,
+        lambda kind, what, left_s: told.append(left_s),
+    )
+    body = b'{"action": "stop", "time": "9999-12-31T23:59:59-12:00"}'
+    service = make_service("aws")
+    service.read(ServiceAnswer(200, b"token"))
+    watch._take(service.read(ServiceAnswer(200, body)) or [])
+    assert 365 * 86_400 < told[0] < 367 * 86_400
 
 
 class Announced:
