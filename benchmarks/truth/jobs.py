@@ -20,6 +20,8 @@ from launcher.rehearse.cluster import Cluster, SimulatedNode
 ROOT = Path(__file__).resolve().parents[2]
 TRAIN = Path(__file__).with_name("train.py")
 STALL_S, LOST_S, GRACE_S = 8, 5, 2
+LEFT_S = 2.0
+"""The watchdog of a launcher, which has the same command line, ends just after it."""
 START_LIMIT_S, END_LIMIT_S = 120.0, 90.0
 PORT = 29511
 
