@@ -134,9 +134,10 @@ class Job:
             time.sleep(0.02)
         has_ended = all(one.poll() is not None for one in waited)
         ended_s = time.time() - struck if struck and has_ended else None
-        left = sum(
-            self._count_ranks(node) for node in self.cluster.nodes if node is not self.node or lost is None
-        )
+        seen = [node for node in self.cluster.nodes if node is not self.node or lost is None]
+        until = time.monotonic() + LEFT_S
+        while (left := sum(map(self._count_ranks, seen))) and time.monotonic() < until:
+            time.sleep(0.1)
         statuses = tuple(
             None if one is lost or one.poll() is None else one.returncode for one in self.launchers
         )
