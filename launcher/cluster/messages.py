@@ -262,6 +262,7 @@ class Over:
         why: Why no other attempt follows; empty if none was allowed.
         leaves: Whether only this node leaves. The job goes on without it, and its processes have not failed:
             they were killed for that.
+        is_stopped: Whether only a signal has kept another attempt from following.
     """
 
     status: Status
@@ -270,6 +271,7 @@ class Over:
     also: tuple[Line, ...] = ()
     why: Line = ""
     leaves: bool = False
+    is_stopped: bool = False
 
 
 @message

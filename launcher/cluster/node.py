@@ -32,7 +32,7 @@ from launcher.job import commands, events, node
 from launcher.job.feed import EventQueue
 from launcher.job.refusals import node_0_missing
 from launcher.job.settings import BEAT_S, LATE_COMERS_S, LEAVE_S, SAY_EVERY_S
-from launcher.preemption.events import ANNOUNCED, DUE, WITHDRAWN
+from launcher.preemption.events import ANNOUNCED, DUE, LATEST_S, WITHDRAWN
 from launcher.process.loop import Every
 from launcher.process.signals import ENDING_IDLE, ending_of, name_signal
 from launcher.recovery.policy import Decision
@@ -63,8 +63,6 @@ ARRIVE_S = 1.0
 """Seconds for our last message to arrive."""
 PATIENCE_S = max(LEAVE_S, LATE_COMERS_S) + ARRIVE_S
 NOTICE_LENGTH = 400
-LEFT_LIMIT_MS = 366 * 86_400_000
-"""One year: no cloud announces a preemption earlier, and any such time can be shown as a date."""
 
 
 class ClusterNode:
@@ -681,6 +679,7 @@ class ClusterNode:
             self._report(over)
         if over.why:
             self.say(over.why, "no-restart")
+        outcomes.is_stopped = over.is_stopped
         return over.status
 
     def _leave(self) -> None:
@@ -711,4 +710,4 @@ class ClusterNode:
 
 def read_left_s(left_ms: int) -> float:
     """Return the seconds until a node is preempted, from its message."""
-    return min(max(0, left_ms), LEFT_LIMIT_MS) / 1000
+    return min(max(0, left_ms), int(LATEST_S * 1000)) / 1000
