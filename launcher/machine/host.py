@@ -38,7 +38,7 @@ class Host:
 
     Attributes:
         environ: The environment that a snapshot has, empty for this machine.
-        noted: The files that were read, as a recording has them; None if nobody needs them.
+        noted: The files that were read, as a recording has them; None to note nothing.
 
     Args:
         root: The directory that its files are under, or the files of a snapshot.
