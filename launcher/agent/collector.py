@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from launcher.agent.coordination import Coordination
     from launcher.agent.runtime import Runtime
     from launcher.failure.model import RankGroup
+    from launcher.hang.ask import Inquiry
+    from launcher.hang.model import RankRecord
+    from launcher.hang.recorder import Recorder
+    from launcher.hang.request import DumpRequest
+    from launcher.hang.stacks import Answer
     from launcher.process.spawn import Child
-    from launcher.recorder.facts import RankRecord
-    from launcher.recorder.request import DumpRequest
-    from launcher.recorder.watch import Recorder
-    from launcher.stacks.answer import Answer
-    from launcher.stacks.inquiry import Inquiry
 
     Then = Callable[[Sequence[Answer]], None]
 
@@ -75,7 +75,7 @@ class Collector:
         if child.companion:
             return {}
         if self._recorder is None:
-            from launcher.recorder.watch import Recorder
+            from launcher.hang.recorder import Recorder
 
             folders = self._runtime.folder.private_folders
             self._recorder = Recorder(lambda: next(folders(), None))
@@ -125,14 +125,14 @@ class Collector:
         self.due = now
 
     def _begin(self) -> None:
-        from launcher.stacks.inquiry import Inquiry
+        from launcher.hang.ask import Inquiry
 
         runtime = self._runtime
         running = list_running(runtime)
         self._inquiry = Inquiry(running, runtime.folder.path)
         recorder = self._recorder
         if recorder is not None and recorder.is_on:
-            from launcher.recorder.watch import has_torch
+            from launcher.hang.recorder import has_torch
 
             if not runtime.asks and recorder.is_ready:
                 self._until += DUMP_LIMIT_S - HANG_LIMIT_S
@@ -184,7 +184,7 @@ class Collector:
         runtime.loop.turn_until(lambda: self._request is None, REST_S + 1)
         self.records = tuple(one for one in self.records if not one.missing)
         if self.records and not self._coordination.has_others:
-            from launcher.evidence.recorders import group_records
+            from launcher.hang.records import group_records
 
             self.groups = (*group_records(self.records, runtime.place.world_size), *self.groups)
         if request.paths:
@@ -207,11 +207,11 @@ class Collector:
 
     def join(self, answers: Sequence[Answer]) -> None:
         """Keep the ranks by place; these answers cover all nodes."""
-        from launcher.evidence.groups import make_groups
+        from launcher.hang.groups import make_groups
 
         self.groups = make_groups(answers)
         if self.records:
-            from launcher.evidence.recorders import group_records
+            from launcher.hang.records import group_records
 
             world_size = self._runtime.place.world_size
             self.groups = (*group_records(self.records, world_size), *self.groups)
@@ -230,8 +230,8 @@ def find_folder(runtime: Runtime, *, hangs: bool) -> str:
     The directory of the run is the last choice, and only if the job hangs: it is kept with them.
     """
     from launcher.failure.record import default_failure_file
+    from launcher.hang.recorder import choose_folder
     from launcher.machine.host import Host
-    from launcher.recorder.watch import choose_folder
 
     watch, node_rank = runtime.watch, runtime.place.node_rank
     record = watch.failure_file or default_failure_file(runtime.environ, Host(), node_rank)

@@ -10,10 +10,10 @@ import os
 
 from launcher.core.redact import quote
 from launcher.core.wire import LINE_LENGTH
-from launcher.evidence.hang import describe_hang
 from launcher.failure.arbiter import STALLED
 from launcher.failure.reason import Reason
-from launcher.stacks.inquiry import write_stacks
+from launcher.hang.ask import write_stacks
+from launcher.hang.describe import describe_hang
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from launcher.agent.collector import Collector
     from launcher.agent.coordination import Coordination
     from launcher.agent.runtime import Runtime
+    from launcher.hang.stacks import Answer
     from launcher.observers.movement import Movement
     from launcher.observers.phases import Phases
     from launcher.observers.stall import StallDetector
     from launcher.observers.stragglers import Numbers
-    from launcher.stacks.answer import Answer
 
 IDLE_WINDOWS = 10
 """Number of windows without movement that make a stall, without ``--stall-timeout``."""

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from launcher.cluster.members import Members
     from launcher.cluster.messages import Looked
     from launcher.failure.model import Cause
-    from launcher.recorder.facts import RankRecord
-    from launcher.stacks.answer import Answer, Thread
+    from launcher.hang.model import RankRecord
+    from launcher.hang.stacks import Answer, Thread
 
 LOOK_S = DUMP_LIMIT_S + 1.0
 """Seconds for all nodes to answer a `Look`."""
@@ -77,7 +77,7 @@ class JobEvidence:
         if (node, looked.number) in self._taken:
             return  # a node answers once, so that what is kept of it has a limit
         self._taken.add((node, looked.number))
-        from launcher.stacks.packing import unpack
+        from launcher.hang.packing import unpack
 
         answers = unpack(looked.stacks) if isinstance(looked.stacks, dict) else []
         # A thousand ranks have few stacks, and share them; nodes send that of the main thread alone
@@ -107,8 +107,8 @@ class JobEvidence:
         answers = self._join()
         if answers:
             from launcher.core.shorten import fit
-            from launcher.evidence.groups import make_groups
-            from launcher.evidence.recorders import group_records
+            from launcher.hang.groups import make_groups
+            from launcher.hang.records import group_records
 
             with LimitedSearch():
                 recorded = group_records(self._join_records(), self._members.shape.world_size)
@@ -163,8 +163,8 @@ class JobEvidence:
         return now + LOOK_S
 
     def _report(self, silent: list[int]) -> None:
-        from launcher.evidence.hang import describe_hang
         from launcher.failure.symptoms import make_cause
+        from launcher.hang.describe import describe_hang
 
         answers = self._join()
         nodes = {answer.rank: node for node, found in self._answers.items() for answer in found}

@@ -9,9 +9,9 @@ from __future__ import annotations
 from launcher.core.wire import message
 from launcher.failure.arbiter import Event
 from launcher.failure.model import RankGroup, Verdict
+from launcher.hang.model import RankRecord
 from launcher.job.commands import News, Stop
 from launcher.job.events import Exited, Failed, Left, Ready, Received
-from launcher.recorder.facts import RankRecord
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Looked:
     """What the ranks of this node do, before they are stopped or because the job hangs.
 
     Attributes:
-        stacks: Their stacks, see `launcher.stacks.packing`.
+        stacks: Their stacks, see `launcher.hang.packing`.
         number: Number of the `Look`; 0 before they are stopped.
         attempt: Attempt of the job, 0 for the first.
         progress: Progress of its ranks, if the user named a pattern.

@@ -47,9 +47,9 @@ if TYPE_CHECKING:
     from launcher.agent.runtime import Runtime
     from launcher.cluster.settings import Shape
     from launcher.failure.reason import Reason
+    from launcher.hang.stacks import Answer
     from launcher.observers.stragglers import Numbers
     from launcher.process.spawn import Child, Process
-    from launcher.stacks.answer import Answer
 
     Channel = Coordinator | CoordinatorClient
     MakeChannel = Callable[["ClusterNode"], Channel]
@@ -500,7 +500,7 @@ class ClusterNode:
 
     def _tell_look(self, number: int, answers: Sequence[Answer], progress: Numbers = ()) -> None:
         """Report what this node's ranks do; ``number``: of the `Look`, or 0 before a stop."""
-        from launcher.stacks.packing import pack
+        from launcher.hang.packing import pack
 
         reached = tuple(messages.Reached(rank, at) for rank, at in progress if 0 <= at <= SECONDS_MAX)
         records = fit_all(self.parts.evidence.records)

@@ -12,14 +12,14 @@ from launcher.control.table import View
 from launcher.core.errors import EXIT_NOT_READY
 from launcher.core.ranks import name_ranks
 from launcher.core.redact import printable, redact
-from launcher.stacks.packing import unpack
-from launcher.stacks.report import describe_process, find_speakers, render_report
+from launcher.hang.packing import unpack
+from launcher.hang.report import describe_process, find_speakers, render_report
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from launcher.stacks.answer import Answer, Thread
+    from launcher.hang.stacks import Answer, Thread
 
 VERSION = 1
 LINES_MAX = 20_000

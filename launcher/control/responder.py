@@ -22,9 +22,9 @@ from launcher.cluster.questions import EXEC, concerns
 from launcher.control import QUESTION_LIMIT_BYTES
 from launcher.control.node import OUTPUT_LIMIT_BYTES, identify, pack_run, pack_stacks, read_node
 from launcher.core.wire import Garbled, message, parse
+from launcher.hang.ask import Inquiry
 from launcher.process.program import end_family
 from launcher.process.watchdog import MARK, mark_of
-from launcher.stacks.inquiry import Inquiry
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher.recorder.facts import RankRecord
-from launcher.recorder.request import DumpRequest
+from launcher.hang.model import RankRecord
+from launcher.hang.request import DumpRequest
 
 STAND_IN = """
 import os, sys, time

@@ -39,7 +39,7 @@ except OSError as error:
 STACKS = "import sys; from launcher.guest.site.sitecustomize import answer_signal; answer_signal(sys.argv[1])"
 READER = """
 import json, os, sys
-from launcher.recorder.reader import answer
+from launcher.hang.reader import answer
 task = {"to": sys.argv[1], "inside": "", "file": 1000, "all": 1000}
 open(os.environ["HOME"] + "/../dump", "wb").write(b"{}")
 print(answer(0, os.environ["HOME"] + "/../dump", task, 0))
@@ -225,9 +225,9 @@ def test_a_folder_that_is_moved_away_keeps_its_run(shared: Shared) -> None:
 EVIDENCE = """
 import json, sys, time
 from launcher.failure.stderr import add_fatal_stacks, read_error_file
-from launcher.recorder.request import DumpRequest
-from launcher.recorder.variables import Places
-from launcher.stacks.inquiry import read_from
+from launcher.hang.request import DumpRequest
+from launcher.hang.variables import Places
+from launcher.hang.ask import read_from
 folder, count = sys.argv[1], int(sys.argv[2])
 request = DumpRequest(range(count), [Places(folder + "/dump-")], dump_s=0.1)
 while not request.complete:

@@ -18,10 +18,10 @@ from pathlib import Path
 
 import pytest
 
+from launcher.hang.conclude import conclude, describe_missing
+from launcher.hang.request import DumpRequest, trigger
+from launcher.hang.variables import Places
 from launcher.machine.host import Host
-from launcher.recorder.conclude import conclude, describe_missing
-from launcher.recorder.request import DumpRequest, trigger
-from launcher.recorder.variables import Places
 from tests.process.looking import wait_for
 from tests.process.recording import GLOO, end, follow, start_stand_in
 from tests.process.starting import launch, open_launcher

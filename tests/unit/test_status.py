@@ -33,13 +33,13 @@ from launcher.control.table import (
 )
 from launcher.control.watch import ScreenState, press, split_keys
 from launcher.core.wire import pack as pack_message
+from launcher.hang.packing import LIMIT_BYTES, pack, unpack
+from launcher.hang.stacks import Answer, Frame, Thread
 from launcher.machine import process
 from launcher.machine.process import Stat, parse_stat
 from launcher.options.reading import read_options
 from launcher.output.tables import Paper, measure
 from launcher.process.families import Processes
-from launcher.stacks.answer import Answer, Frame, Thread
-from launcher.stacks.packing import LIMIT_BYTES, pack, unpack
 
 Message = dict[str, Any]
 T = TypeVar("T")

@@ -5,13 +5,14 @@ from __future__ import annotations
 from launcher.core.frozen import frozen
 from launcher.core.ranks import name_ranks
 from launcher.core.redact import printable
-from launcher.stacks.answer import RUNNING, Spot, find_spot, is_starter, is_tracker
+from launcher.hang.stacks import Spot, find_spot, is_starter, is_tracker
+from launcher.machine.calls import RUNNING
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from launcher.stacks.answer import Answer
+    from launcher.hang.stacks import Answer
 
 LINES_FOR_CHILDREN = 4
 PIDS_PER_LINE = 8

@@ -5,14 +5,14 @@ from __future__ import annotations
 from launcher.core.ranks import name_ranks, render_ranges
 from launcher.core.redact import quote
 from launcher.failure.model import RankGroup
-from launcher.stacks.report import find_speakers, find_suspects, group
+from launcher.hang.report import find_speakers, find_suspects, group
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from launcher.stacks.answer import Answer
-    from launcher.stacks.report import Group
+    from launcher.hang.report import Group
+    from launcher.hang.stacks import Answer
 
 GROUPS_MAX, SUSPECTS_MAX = 56, 8
 """Maximum numbers of groups that wait, and of those for which they wait."""

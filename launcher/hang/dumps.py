@@ -2,7 +2,7 @@
 
 A dump is a pickle, or JSON, of ``{"version", "entries": [...], "pg_config", "pg_status"}``. The pickle is one
 of containers, texts and numbers; anything else in it is refused before it has an effect. A hostile pickle can
-still ask for more memory than there is: `launcher.recorder.reader` runs this in a process with limits.
+still ask for more memory than there is: `launcher.hang.reader` runs this in a process with limits.
 
 Source: torch/csrc/distributed/c10d/FlightRecorderDetail.hpp (versions 2.0 to 2.10 of the format). NCCL's
 entries complete when their state says so, and a retired one that has not completed has timed out; gloo's have
@@ -19,7 +19,7 @@ import time
 
 from launcher.core.ranks import render_ranges
 from launcher.core.redact import quote
-from launcher.recorder.facts import Collective, GroupRecord, RankRecord
+from launcher.hang.model import Collective, GroupRecord, RankRecord
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

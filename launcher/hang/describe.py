@@ -5,17 +5,17 @@ from __future__ import annotations
 from launcher.core.frozen import frozen
 from launcher.core.redact import quote
 from launcher.core.wire import LINE_LENGTH
-from launcher.evidence.recorders import describe_records
+from launcher.hang.records import describe_records
+from launcher.hang.report import name_suspect, render_report
 from launcher.observers.stragglers import describe_stragglers
-from launcher.stacks.report import name_suspect, render_report
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from launcher.hang.model import RankRecord
+    from launcher.hang.stacks import Answer
     from launcher.observers.stragglers import Numbers
-    from launcher.recorder.facts import RankRecord
-    from launcher.stacks.answer import Answer
 
 LINES_MAX = 30
 """Maximum number of lines of a report; what is more is in the files with all stacks."""

@@ -1,7 +1,7 @@
 """Makes this node's ranks dump their flight recorders, and reads the dumps. Never blocks.
 
-`DumpRequest` takes steps, as `launcher.stacks.inquiry.Inquiry` does: a byte into each rank's pipe, then a
-look at each dump until it is complete, and a run of `launcher.recorder.reader` for those that are.
+`DumpRequest` takes steps, as `launcher.hang.ask.Inquiry` does: a byte into each rank's pipe, then a
+look at each dump until it is complete, and a run of `launcher.hang.reader` for those that are.
 
 Source: torch's monitor thread reads the pipe once a second (TORCH_NCCL_COORD_CHECK_MILSEC) and writes
 the dump in a thread of its own, which needs no GPU and, for the Python lines, the GIL.
@@ -18,15 +18,15 @@ from launcher.core.files import open_own
 from launcher.core.frozen import frozen
 from launcher.core.redact import quote
 from launcher.core.wire import Garbled, parse
+from launcher.hang.model import RankRecord
 from launcher.machine.pythons import own_program
 from launcher.process.tool import Tool
-from launcher.recorder.facts import RankRecord
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from launcher.recorder.variables import Places
+    from launcher.hang.variables import Places
 
 DUMP_S = 3.0
 """Seconds in which a rank must have dumped: torch looks at its pipe once a second."""
@@ -95,7 +95,7 @@ class DumpRequest:
 
         Args:
             ranks: Ranks that are expected to answer; ranks with a pipe are asked even if they are not named.
-            places: Where they dump: see `launcher.recorder.variables.find_places`.
+            places: Where they dump: see `launcher.hang.variables.find_places`.
             evidence: Directory of this node for copies of the dumps, created if missing; empty for none.
             run: Descriptor and path of the run's directory; None without one.
             dump_s: Seconds that a rank has to dump.

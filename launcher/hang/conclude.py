@@ -11,7 +11,7 @@ import re
 
 from launcher.core.frozen import frozen
 from launcher.core.ranks import name_ranks
-from launcher.recorder.facts import Collective, GroupRecord, RankRecord, parse_ranges
+from launcher.hang.model import Collective, GroupRecord, RankRecord, parse_ranges
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

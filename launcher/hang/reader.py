@@ -63,8 +63,8 @@ def answer(
     """
     from launcher.core.files import PRIVATE_FOLDER, make_folder, replace_file
     from launcher.core.wire import render
-    from launcher.recorder.dump import NotADump, read_rank
-    from launcher.recorder.facts import RankRecord
+    from launcher.hang.dumps import NotADump, read_rank
+    from launcher.hang.model import RankRecord
 
     per_file, in_all, to = int(str(task["file"])), int(str(task["all"])), str(task["to"] or "")
     prefix = PREFIX

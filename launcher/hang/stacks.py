@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from launcher.core.frozen import frozen, replace
+from launcher.machine.calls import RUNNING
 
 _HEAD = re.compile(
     r"(?P<which>Current thread|Thread) (?P<id>0x[0-9a-f]{1,16})\b.*\(most recent call first\):"
@@ -49,8 +50,6 @@ LINE_LENGTH = 12_000
 """Limit for a line: faulthandler writes at most 500 characters of a name, each as at most 10."""
 C_NAME_LENGTH = 100
 """Limit for names of C functions: C++ templates have names of thousands of characters."""
-RUNNING = "running"
-"""Text of /proc/PID/syscall for a process that is in no system call."""
 
 
 @frozen

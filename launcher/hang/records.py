@@ -5,7 +5,7 @@ from __future__ import annotations
 from launcher.core.ranks import render_ranges
 from launcher.core.redact import quote
 from launcher.failure.model import RankGroup
-from launcher.recorder.conclude import (
+from launcher.hang.conclude import (
     ABSENT,
     CIRCLE,
     DIFFERS,
@@ -13,13 +13,13 @@ from launcher.recorder.conclude import (
     describe_missing,
     find_stragglers,
 )
-from launcher.recorder.facts import RankRecord
+from launcher.hang.model import RankRecord
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from launcher.recorder.conclude import Conclusion
+    from launcher.hang.conclude import Conclusion
 
 SURE = (ABSENT, DIFFERS, CIRCLE)
 """Kinds of conclusions that name the ranks at fault."""

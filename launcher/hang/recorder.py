@@ -7,15 +7,15 @@ import os
 from launcher.command.fronts import find_front, look_behind
 from launcher.command.words import is_python, may_be_shell, read_interpreter
 from launcher.core.files import remove_file
+from launcher.hang.variables import PIPE, find_places, find_torch, plan_variables
 from launcher.machine.pythons import import_folders, own_python
-from launcher.recorder.variables import PIPE, find_places, find_torch, plan_variables
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from launcher.recorder.request import DumpRequest
-    from launcher.recorder.variables import Places
+    from launcher.hang.request import DumpRequest
+    from launcher.hang.variables import Places
 
 EVIDENCE = "launcher-evidence"
 """Name of the directory for evidence, beside the failure record or in the directory of the run."""
@@ -69,7 +69,7 @@ class Recorder:
     @property
     def is_ready(self) -> bool:
         """Whether a rank has made its pipe, so that it can be asked."""
-        from launcher.recorder.request import find_ranks
+        from launcher.hang.request import find_ranks
 
         return any(find_ranks(place) for place in self._places)
 
@@ -77,7 +77,7 @@ class Recorder:
         self, ranks: Iterable[int], evidence: str, dump_s: float, run: tuple[int, str] | None
     ) -> DumpRequest:
         """Return a request to all ranks of this node to dump; see `DumpRequest`."""
-        from launcher.recorder.request import DumpRequest
+        from launcher.hang.request import DumpRequest
 
         return DumpRequest(ranks, list(self._places), evidence=evidence, run=run, dump_s=dump_s)
 

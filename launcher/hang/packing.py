@@ -10,8 +10,8 @@ import json
 
 from launcher.core.redact import shorten
 from launcher.core.shorten import SIZES
-from launcher.stacks.answer import Answer, Frame, Thread
-from launcher.stacks.report import find_speakers
+from launcher.hang.report import find_speakers
+from launcher.hang.stacks import Answer, Frame, Thread
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -17,19 +17,19 @@ from launcher.core.files import create_file, open_own
 from launcher.core.redact import shorten
 from launcher.guest import STACKS_NAME
 from launcher.guest.site.sitecustomize import STACK_SIGNAL
+from launcher.hang.look import explain_unarmed, look_at
+from launcher.hang.report import render_stacks
+from launcher.hang.stacks import Answer, parse_faulthandler, parse_py_spy
 from launcher.machine.process import LIMIT_BYTES, has_signal, list_folder, list_open, read_stat
 from launcher.output.folder import REPORT, SITE
 from launcher.process.descendants import find_descendants, is_alive
 from launcher.process.tool import Tool
-from launcher.stacks.answer import Answer, parse_faulthandler, parse_py_spy
-from launcher.stacks.look import explain_unarmed, look_at
-from launcher.stacks.report import render_stacks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from launcher.stacks.answer import Answer
+    from launcher.hang.stacks import Answer
 
 RUNS_MAX = 4
 """Maximum number of py-spy runs at a time."""
