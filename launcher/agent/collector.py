@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import time
 
+from launcher.hang.limits import BEFORE_STOP_S, DUMP_HANG_S, FRESH_S, HANG_S, READ_SHARE_S, REST_S, STEP_S
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -13,28 +15,11 @@ if TYPE_CHECKING:
     from launcher.agent.runtime import Runtime
     from launcher.failure.model import RankGroup
     from launcher.hang.ask import Inquiry
-    from launcher.hang.model import RankRecord
+    from launcher.hang.model import Answer, RankRecord
     from launcher.hang.recorder import Recorder
-    from launcher.hang.request import DumpRequest
-    from launcher.hang.stacks import Answer
     from launcher.process.spawn import Child
 
     Then = Callable[[Sequence[Answer]], None]
-
-LIMIT_S = 1.0
-"""Maximum seconds for which the end of processes waits for their answers."""
-DUMP_LIMIT_S = 20.0
-"""Maximum seconds for the flight recorders of ranks that hang; gloo's needs 5 s and more on busy CPUs."""
-HANG_LIMIT_S = 2.5
-"""Maximum seconds for the answers of processes that hang; nothing waits for them."""
-FRESH_S = 10.0
-"""Age in seconds up to which answers are not asked for again."""
-READ_S = 0.3
-"""Seconds of a limit that are for reading dumps, after the processes have written them."""
-REST_S = 3.0
-"""Maximum seconds for dumps of ranks that have ended."""
-STEP_S = 0.005
-"""Seconds between two checks whether a process has answered."""
 
 
 class Collector:
@@ -59,7 +44,6 @@ class Collector:
         self._runtime, self._coordination = runtime, coordination
         self._recorder: Recorder | None = None
         self._inquiry: Inquiry | None = None
-        self._request: DumpRequest | None = None
         self._until = self._asked_at = 0.0
         self._then: list[Then] = []
 
@@ -91,12 +75,12 @@ class Collector:
     # --- questions
 
     def ask_before_stop(self, stop: Callable[[], None]) -> None:
-        """Ask the processes, at most `LIMIT_S` and no longer than their grace; then stop them.
+        """Ask the processes, at most `BEFORE_STOP_S` and no longer than their grace; then stop them.
 
         Those of a job that hangs were asked a moment before.
         """
         runtime = self._runtime
-        limit_s = min(LIMIT_S, runtime.watch.grace_s)
+        limit_s = min(BEFORE_STOP_S, runtime.watch.grace_s)
         is_known = bool(self.answers) and time.monotonic() < self._asked_at + FRESH_S
         if is_known or limit_s <= 0 or not runtime.group.running:
             stop()
@@ -115,7 +99,7 @@ class Collector:
         if not self._coordination.takes_evidence(answers):
             self.join(answers)
 
-    def ask(self, then: Then, limit_s: float = HANG_LIMIT_S) -> None:
+    def ask(self, then: Then, limit_s: float = HANG_S) -> None:
         """Ask all processes, and call ``then`` with what they have answered by the limit."""
         runtime, now = self._runtime, time.monotonic()
         self._then.append(then)
@@ -127,43 +111,42 @@ class Collector:
     def _begin(self) -> None:
         from launcher.hang.ask import Inquiry
 
-        runtime = self._runtime
+        runtime, recorder = self._runtime, self._recorder
         running = list_running(runtime)
         self._inquiry = Inquiry(running, runtime.folder.path)
-        recorder = self._recorder
-        if recorder is not None and recorder.is_on:
+        if recorder is not None and recorder.places:
             from launcher.hang.recorder import has_torch
 
             if not runtime.asks and recorder.is_ready:
-                self._until += DUMP_LIMIT_S - HANG_LIMIT_S
-            left_s = max(self._until - time.monotonic() - READ_S, 0.0)
-            folder = find_folder(runtime, hangs=not runtime.asks)
+                self._until += DUMP_HANG_S - HANG_S
+            left_s = max(self._until - time.monotonic() - READ_SHARE_S, 0.0)
             ranks = [rank for rank, pid in running if has_torch(pid)]
-            self._request = recorder.request(ranks, folder, left_s, runtime.folder.place)
+            self._want_dumps(self._inquiry, ranks, left_s, hangs=not runtime.asks)
+
+    def _want_dumps(self, inquiry: Inquiry, ranks: Sequence[int], dump_s: float, *, hangs: bool) -> None:
+        assert self._recorder is not None  # noqa: S101 - see the callers
+        evidence, place = find_folder(self._runtime, hangs=hangs), self._runtime.folder.place
+        inquiry.want_dumps(ranks, self._recorder.places, evidence=evidence, run=place, dump_s=dump_s)
 
     def fire(self, now: float) -> None:
         """Go on with the questions; end them if all have answered, or if the time is up."""
-        runtime = self._runtime
-        inquiry, request = self._inquiry, self._request
+        runtime, inquiry = self._runtime, self._inquiry
         if inquiry is not None:
             runtime.loop.guard(lambda: inquiry.go_on(now))
-        if request is not None:
-            runtime.loop.guard(lambda: request.go_on(now))
         is_told = runtime.asks and runtime.group.stopper.begun  # by a signal meanwhile
-        is_complete = all(one is None or one.complete for one in (inquiry, request))
-        if is_complete or now >= self._until or is_told:
+        if inquiry is None or inquiry.complete or now >= self._until or is_told:
             self._finish()
         else:
             self.due = now + STEP_S
 
     def _finish(self) -> None:
-        then = self._then
-        if self._inquiry is not None:
-            self.answers, self._asked_at = self._inquiry.answers, time.monotonic()
-        if self._request is not None:
-            self.records = tuple(one for _, one in sorted(self._request.records.items()))
-            self.dumps += self._request.paths
-            self.notes = self._request.notes
+        then, inquiry = self._then, self._inquiry
+        if inquiry is not None and then:
+            self.answers, self._asked_at = inquiry.answers, time.monotonic()
+        if inquiry is not None and self._recorder is not None and self._recorder.places:
+            self.records = tuple(one for _, one in sorted(inquiry.records.items()))
+            self.dumps += inquiry.paths
+            self.notes = inquiry.notes
         self.close()
         for go_on in then:
             go_on(self.answers)
@@ -173,35 +156,33 @@ class Collector:
 
         NCCL's watchdog dumps and ends all ranks at about the same time: then none was left to be asked.
         """
-        runtime = self._runtime
-        recorder = self._recorder
+        from launcher.hang.ask import Inquiry
+
+        runtime, recorder = self._runtime, self._recorder
         if recorder is None or self.dumps or not recorder.is_ready:
             return
-        folder = find_folder(runtime, hangs=False)
-        self._request = request = recorder.request((), folder, 0.0, runtime.folder.place)
+        self._inquiry = inquiry = self._inquiry or Inquiry((), None)
+        self._want_dumps(inquiry, (), 0.0, hangs=False)
         self.due = time.monotonic()
         self._until = self.due + REST_S
-        runtime.loop.turn_until(lambda: self._request is None, REST_S + 1)
+        runtime.loop.turn_until(lambda: self._inquiry is None, REST_S + 1)
         self.records = tuple(one for one in self.records if not one.missing)
         if self.records and not self._coordination.has_others:
             from launcher.hang.records import group_records
 
             self.groups = (*group_records(self.records, runtime.place.world_size), *self.groups)
-        if request.paths:
-            runtime.say(f"dumps of the flight recorders: {os.path.dirname(request.paths[-1])}", "dumps")
+        if inquiry.paths:
+            runtime.say(f"dumps of the flight recorders: {os.path.dirname(inquiry.paths[-1])}", "dumps")
 
     def helpers(self) -> tuple[int, ...]:
         """Return the PIDs of our children that help here and are not processes of the job."""
-        asked = (self._inquiry, self._request)
-        return tuple(pid for one in asked if one is not None for pid in one.helpers())
+        return () if self._inquiry is None else self._inquiry.helpers()
 
     def close(self) -> None:
         """Stop asking."""
         if self._inquiry is not None:
             self._inquiry.close()
-        if self._request is not None:
-            self._request.close()
-        self._inquiry, self._request, self._then, self.due = None, None, [], None
+        self._inquiry, self._then, self.due = None, [], None
 
     # --- the answers of a job of one node
 

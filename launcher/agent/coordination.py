@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from launcher.core.errors import LauncherError
     from launcher.failure.model import Verdict
     from launcher.failure.reason import Reason
-    from launcher.hang.stacks import Answer as StackAnswer
+    from launcher.hang.model import Answer as StackAnswer
     from launcher.process.spawn import Child, Process, Streams
 
     Answer = dict[str, object]

@@ -12,8 +12,8 @@ from launcher.core.redact import quote
 from launcher.core.wire import LINE_LENGTH
 from launcher.failure.arbiter import STALLED
 from launcher.failure.reason import Reason
-from launcher.hang.ask import write_stacks
 from launcher.hang.describe import describe_hang
+from launcher.hang.report import write_stacks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from launcher.agent.collector import Collector
     from launcher.agent.coordination import Coordination
     from launcher.agent.runtime import Runtime
-    from launcher.hang.stacks import Answer
+    from launcher.hang.model import Answer
     from launcher.observers.movement import Movement
     from launcher.observers.phases import Phases
     from launcher.observers.stall import StallDetector

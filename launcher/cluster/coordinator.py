@@ -29,6 +29,7 @@ from launcher.core.supervision import Restarts
 from launcher.core.wire import pack, unpack
 from launcher.failure.arbiter import STALLED, Event
 from launcher.failure.reason import STALLED_STATUS
+from launcher.hang.model import Looked, Quiet
 from launcher.job import between, commands, controller, events
 from launcher.job.feed import EventQueue
 from launcher.job.settings import SAY_EVERY_S
@@ -384,11 +385,11 @@ class Coordinator:
                     self._attempts.release()  # node 0 has reported the attempt
             case events.Received() | events.Exited():
                 self.feed(replace(message, node=index))
-            case messages.Quiet() | messages.Looked() if is_spare or message.attempt != number:
+            case Quiet() | Looked() if is_spare or message.attempt != number:
                 pass  # it has no part in the attempt
-            case messages.Quiet():
+            case Quiet():
                 self.evidence.note_quiet(index, message)
-            case messages.Looked():
+            case Looked():
                 self.evidence.take(index, message)
             case _:
                 subscriber = self.subscribers.get(type(message))

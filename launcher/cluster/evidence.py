@@ -8,22 +8,18 @@ from __future__ import annotations
 
 import time
 
-from launcher.agent.collector import DUMP_LIMIT_S
-from launcher.cluster.messages import Hung, Look, Quiet, Seen
 from launcher.core.redact import LimitedSearch
+from launcher.hang.limits import LOOK_S
+from launcher.hang.model import Hung, Look, Quiet, Seen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from launcher.cluster.members import Members
-    from launcher.cluster.messages import Looked
     from launcher.failure.model import Cause
-    from launcher.hang.model import RankRecord
-    from launcher.hang.stacks import Answer, Thread
+    from launcher.hang.model import Answer, Looked, RankRecord, Thread
 
-LOOK_S = DUMP_LIMIT_S + 1.0
-"""Seconds for all nodes to answer a `Look`."""
 PAUSE_S, PAUSE_MAX_S = 1.0, 60.0
 """Seconds from the nth question to the next: n times the first, at most the second. A node may lie."""
 

@@ -19,7 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from launcher.hang.stacks import Answer, Thread
+    from launcher.hang.model import Answer, Thread
 
 VERSION = 1
 LINES_MAX = 20_000

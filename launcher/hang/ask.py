@@ -1,60 +1,85 @@
-"""Collects stack dumps of all processes of a job, without ever blocking.
+"""Asks the processes of a node for their stacks, and for dumps of their flight recorders. Never blocks.
 
-There are three ways, tried in this order: the stack signal, for which `launcher.guest` prepared the process;
-py-spy; and what /proc shows of any process. On request, py-spy also gives the C functions of processes that
-have answered.
+Stacks come in three ways, tried in this order: the stack signal, for which `launcher.guest` prepared the
+process; py-spy; and what /proc shows of any process. On request, py-spy also gives the C functions of
+processes that have answered. For a dump, a rank gets a byte into its pipe; what it writes is read in a
+process of its own (`launcher.hang.dumps`).
+
+Source: torch's monitor thread reads the pipe once a second (TORCH_NCCL_COORD_CHECK_MILSEC) and writes
+the dump in a thread of its own, which needs no GPU and, for the Python lines, the GIL.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import stat
 import sys
 import time
 from errno import ESRCH
 
-from launcher.core.files import create_file, open_own
-from launcher.core.redact import shorten
+from launcher.core.files import open_own
+from launcher.core.frozen import frozen
+from launcher.core.redact import quote, shorten
+from launcher.core.wire import Garbled, parse
 from launcher.guest import STACKS_NAME
 from launcher.guest.site.sitecustomize import STACK_SIGNAL
-from launcher.hang.look import explain_unarmed, look_at
-from launcher.hang.report import render_stacks
-from launcher.hang.stacks import Answer, parse_faulthandler, parse_py_spy
+from launcher.hang.limits import (
+    COPIES_BYTES,
+    DUMP_BYTES,
+    DUMP_S,
+    DUMPS_MAX,
+    FAMILY_MAX,
+    PY_SPY_S,
+    READER_BYTES,
+    READER_S,
+    RUNS_MAX,
+    SETTLE_S,
+    SIGNAL_S,
+    STEP_S,
+    WHY_LENGTH,
+    YOUNG_S,
+)
+from launcher.hang.model import RankRecord, ReadDump
+from launcher.hang.stacks import explain_unarmed, look_at, parse_faulthandler, parse_py_spy
 from launcher.machine.process import LIMIT_BYTES, has_signal, list_folder, list_open, read_stat
-from launcher.output.folder import REPORT, SITE
+from launcher.machine.pythons import own_program
+from launcher.output.folder import SITE
 from launcher.process.descendants import find_descendants, is_alive
 from launcher.process.tool import Tool
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Sequence
+    from typing import Any, TypeVar
 
-    from launcher.hang.stacks import Answer
+    from launcher.hang.model import Answer
+    from launcher.hang.recorder import Places
 
-RUNS_MAX = 4
-"""Maximum number of py-spy runs at a time."""
-FAMILY_LIMIT = 256
-"""Maximum number of processes per rank."""
-SLICE_S = 0.005
-"""Seconds of one step in which ranks are read; the launcher's loop waits as long."""
-ANSWER_S = 2.0
-"""Seconds that a process has for its answer."""
-YOUNG_S = 0.5
-"""Age in seconds from which the child of a process that is asked is asked, too: a younger one may be about to
-become another program, which the signal would end."""
+    T = TypeVar("T")
+
 _in_use: set[str] = set()
 """Files with a pending answer: two inquiries at a time, for a stall and for a user, take turns."""
 NO_PY_SPY = "py-spy is not installed (pip install cluster-launcher[observe])"
-PY_SPY_S = 10.0
-"""Seconds that one run of py-spy has; after as many seconds no further run is started."""
-WHY_LIMIT = 200
+NO_PIPE = "available only with NCCL, after init_process_group"
+READER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "dumps.py")
 
 
 class Inquiry:
-    """One stack dump of all processes."""
+    """One question to all processes of a node.
+
+    Attributes:
+        records: The flight recorders of the ranks, as far as they are known, by rank.
+        paths: Copies of dumps in the directory for evidence.
+        notes: What was left out of that directory, in sentences.
+    """
 
     def __init__(self, processes: Sequence[tuple[int, int]], folder: str | None) -> None:
-        """Prepare to ask these (rank, PID) and all their descendants; their files are below ``directory``."""
+        """Prepare to ask these (rank, PID) and all their descendants; their files are below ``folder``."""
+        self.records: dict[int, RankRecord] = {}
+        self.paths: list[str] = []
+        self.notes: list[str] = []
         self._native = False
         self._ranks = list(processes)
         self._family: list[tuple[int, int, int]] = []
@@ -64,8 +89,17 @@ class Inquiry:
         self._young: list[Answer] = []
         self._lanes: dict[str, Lane] = {}
         self._queue: list[Answer] = []
-        self._runs: list[tuple[Tool, Answer]] = []
+        """Processes to read with py-spy."""
+        self._spies: list[tuple[Tool, Answer]] = []
         self._py_spy_until: float | None = None
+        self._dumping: list[Dump] = []
+        self._dumped: list[Dump] = []
+        self._readers: list[tuple[Tool, Sequence[int]]] = []
+        self._dump_s = self._dumps_until = 0.0
+        self._task: dict[str, Any] = {}
+        self._run: int | None = None
+        self._looking = (self._ranks, self._family, self._young, self._lanes)
+        self._rest = (self._queue, self._spies, self._dumping, self._dumped, self._readers)
 
     @property
     def answers(self) -> list[Answer]:
@@ -78,7 +112,45 @@ class Inquiry:
     @property
     def complete(self) -> bool:
         """Whether all processes have answered, or have had their time for it."""
-        return not (self._ranks or self._family or self._young or self._lanes or self._queue or self._runs)
+        return not any((*self._looking, *self._rest))
+
+    def helpers(self) -> tuple[int, ...]:
+        """Return the PIDs of our runs of programs: they are our children, but not processes of the job."""
+        return tuple(run.pid for run, _ in (*self._spies, *self._readers))
+
+    def go_on(self, now: float) -> None:
+        """Read more ranks, take answers and dumps, and ask the next processes."""
+        until = time.monotonic() + STEP_S
+        while (self._ranks or self._family) and time.monotonic() < until:
+            if not self._family:
+                rank, leader = self._ranks.pop(0)
+                family = [leader, *find_descendants([leader])][:FAMILY_MAX]
+                self._family += [(rank, leader, pid) for pid in family]
+            self._look_at(*self._family.pop(0))
+        for answer in [one for one in self._young if not is_young(one.pid)]:
+            self._young.remove(answer)
+            if is_alive(answer.pid):
+                self._sort(answer)
+        for path, lane in list(self._lanes.items()):
+            lane.go_on(now)
+            if lane.is_over:
+                del self._lanes[path]
+        if not any(self._looking):
+            self._start_py_spy(now)
+        for run, answer in take_ended(self._spies, now):
+            self._take(read_py_spy(run, answer))
+        self._follow_dumps(now)
+
+    def close(self) -> None:
+        """Stop asking."""
+        for run, _ in (*self._spies, *self._readers):
+            run.close()
+        for lane in self._lanes.values():
+            lane.close()
+        for left in (*self._looking, *self._rest):
+            left.clear()
+
+    # --- stacks
 
     def want_native(self) -> None:
         """Ask all for C functions, too, by py-spy; it pauses each process while it reads."""
@@ -86,52 +158,20 @@ class Inquiry:
             self._native = True
             self._queue += [answer for answer in self.answers if answer.threads]
 
-    def helpers(self) -> tuple[int, ...]:
-        """Return the PIDs of the py-spy runs: they are our children, but not processes of the job."""
-        return tuple(run.pid for run, _ in self._runs)
+    def _take(self, answer: Answer) -> None:
+        self._answers[answer.pid] = answer
 
-    def go_on(self, now: float) -> None:
-        """Read more ranks, take answers, and ask the next processes."""
-        until = time.monotonic() + SLICE_S
-        while (self._ranks or self._family) and time.monotonic() < until:
-            if not self._family:
-                rank, leader = self._ranks.pop(0)
-                family = [leader, *find_descendants([leader])][:FAMILY_LIMIT]
-                self._family = [(rank, leader, pid) for pid in family]
-            self._look_at(*self._family.pop(0))
-        self._take_grown()
-        for path, lane in list(self._lanes.items()):
-            lane.go_on(now)
-            answered = lane.take_answered()
-            self._take(answered)
-            self._queue += answered if self._native else []
-            if lane.complete:
-                self._queue += lane.unanswered
-                del self._lanes[path]
-        if not (self._ranks or self._family or self._young or self._lanes):
-            self._start_py_spy(now)
-            for run, answer in [one for one in self._runs if one[0].is_over(now)]:
-                self._runs.remove((run, answer))
-                self._take([read_py_spy(run, answer)])
-
-    def close(self) -> None:
-        """Stop asking."""
-        for run, _ in self._runs:
-            run.close()
-        for lane in self._lanes.values():
-            lane.close()
-        self._ranks, self._family, self._young, self._queue, self._runs = [], [], [], [], []
-        self._lanes.clear()
-
-    def _take(self, answers: Sequence[Answer]) -> None:
-        self._answers.update((answer.pid, answer) for answer in answers)
+    def _take_signalled(self, answer: Answer) -> None:
+        self._take(answer)
+        if self._native:
+            self._queue.append(answer)
 
     def _look_at(self, rank: int, leader: int, pid: int) -> None:
         """Look at one process of a rank."""
         answer = look_at(rank, pid)
         if answer is None or answer.state in "ZX":
             return
-        self._take([answer])
+        self._take(answer)
         if pid != leader and is_young(pid):  # it may be a copy of its parent that is about to call exec
             self._young.append(answer)
         else:
@@ -140,135 +180,198 @@ class Inquiry:
     def _sort(self, answer: Answer) -> None:
         """Queue a process for the best way to ask it."""
         file = find_stacks_file(answer.pid, self._folder)
-        if file is not None and answer.state not in "Tt":
-            self._lanes.setdefault(file, Lane(file)).add(answer)
+        is_stopped = answer.state in "Tt"
+        if file is not None and not is_stopped:
+            if file not in self._lanes:
+                self._lanes[file] = Lane(file, self._take_signalled, self._queue.append)
+            self._lanes[file].waiting.append(answer)
         elif answer.is_python:
-            why = "it is stopped" if answer.state in "Tt" else explain_unarmed(answer.pid, SITE)
+            why = "it is stopped" if is_stopped else explain_unarmed(answer.pid, SITE)
             self._queue.append(answer.without_threads(why))
-
-    def _take_grown(self) -> None:
-        """Queue the processes that are no longer young; forget those that have ended."""
-        for answer in [one for one in self._young if not is_young(one.pid)]:
-            self._young.remove(answer)
-            if is_alive(answer.pid):
-                self._sort(answer)
 
     def _start_py_spy(self, now: float) -> None:
         if self._py_spy_until is None:
             self._py_spy_until = now + PY_SPY_S
         program = find_py_spy() if self._queue else None
-        while self._queue and len(self._runs) < RUNS_MAX:
+        while self._queue and len(self._spies) < RUNS_MAX:
             answer = self._queue.pop(0)
             if program is None:
-                self._take([answer.without_threads(NO_PY_SPY)])
+                self._take(answer.without_threads(NO_PY_SPY))
             elif now > self._py_spy_until:
-                self._take([answer.without_threads("no time was left for py-spy")])
+                self._take(answer.without_threads("no time was left for py-spy"))
             else:
-                self._run_py_spy(program, answer, now)
+                try:
+                    run = start_py_spy(program, answer, now + PY_SPY_S, native=self._native)
+                    self._spies.append((run, answer))
+                except OSError as error:
+                    self._take(answer.without_threads(f"py-spy: {error.strerror}"))
 
-    def _run_py_spy(self, program: str, answer: Answer, now: float) -> None:
+    # --- dumps
+
+    def want_dumps(
+        self,
+        ranks: Iterable[int],
+        places: Iterable[Places],
+        *,
+        evidence: str = "",
+        run: tuple[int, str] | None = None,
+        dump_s: float = DUMP_S,
+        file_bytes: int = DUMP_BYTES,
+        all_bytes: int = COPIES_BYTES,
+    ) -> None:
+        """Ask ranks to dump their flight recorders.
+
+        Args:
+            ranks: Ranks that are expected to answer; ranks with a pipe are asked even if they are not named.
+            places: Where they dump: see `launcher.hang.recorder.find_places`.
+            evidence: Directory of this node for copies of the dumps, created if missing; empty for none.
+            run: Descriptor and path of the run's directory; None without one.
+            dump_s: Seconds that a rank has to dump.
+            file_bytes: Size of the largest dump that is read.
+            all_bytes: Sum of the sizes of the copies.
+        """
+        self._dump_s, self._dumps_until = dump_s, time.monotonic() + dump_s
+        inside = evidence.removeprefix(f"{run[1]}/") if run is not None else evidence
+        self._run, inside = (run[0], inside) if run is not None and inside != evidence else (None, "")
+        self._task = {"to": evidence, "inside": inside, "file": file_bytes, "all": all_bytes, "used": 0}
+        expected = set(ranks)
+        for place in places:
+            pipes = place.find_pipes()
+            old = {rank for rank in expected if look(f"{place.dumps}{rank}").size > 0}
+            for rank in sorted({*sorted(pipes)[:DUMPS_MAX], *old}):
+                dump = Dump(rank, f"{place.dumps}{rank}", pipes.get(rank, ""))
+                (self._dumped if dump.problem else self._dumping).append(dump)
+        asked = {dump.rank for dump in (*self._dumped, *self._dumping)}
+        self.records |= {rank: RankRecord(rank, missing=NO_PIPE) for rank in sorted(expected - asked)}
+
+    def _follow_dumps(self, now: float) -> None:
+        for dump in list(self._dumping):
+            is_complete = dump.is_complete(now)
+            if is_complete or now > self._dumps_until:
+                dump.problem = "" if is_complete else f"it did not dump within {self._dump_s:.2g} s"
+                self._dumping.remove(dump)
+                self._dumped.append(dump)
+        if self._dumped and len(self._readers) < RUNS_MAX:
+            self._start_reader(now)
+        for run, ranks in take_ended(self._readers, now):
+            self._take_records(run.finish(READER_BYTES)[0].splitlines(), ranks)
+
+    def _start_reader(self, now: float) -> None:
+        """Read the dumps that are there; one from before the request is better than none."""
+        for one in self._dumped:
+            if one.problem:
+                self.records[one.rank] = RankRecord(one.rank, missing=quote(one.problem, WHY_LENGTH))
+        found = sorted((one for one in self._dumped if one.seen.size > 0), key=lambda one: one.rank)
+        self._dumped.clear()
+        if not found:
+            return
+        task = {**self._task, "dumps": [(one.rank, one.path) for one in found]}
+        self._task["used"] += sum(one.seen.size for one in found)
         try:
-            run = start_py_spy(program, answer, now + PY_SPY_S, native=self._native)
-            self._runs.append((run, answer))
+            run = Tool(own_program(READER, json.dumps(task)), now + READER_S, self._run)
+            self._readers.append((run, [one.rank for one in found]))
         except OSError as error:
-            self._take([answer.without_threads(f"py-spy: {error.strerror}")])
+            self.notes.append(f"the dumps of the flight recorders were not read: {error.strerror}")
+
+    def _take_records(self, lines: Sequence[str], ranks: Sequence[int]) -> None:
+        """Take the answers of a reader about these ranks; its input was hostile."""
+        for line in lines:
+            try:
+                found = parse(ReadDump, json.loads(line))
+            except (ValueError, Garbled, RecursionError):
+                continue
+            rank = found.record.rank
+            if rank not in ranks:
+                continue
+            self.records[rank] = found.record
+            self.paths += [found.path] if found.path else []
+            if found.left:
+                self.notes.append(f"the dump of rank {rank} was left out: {quote(found.left, WHY_LENGTH)}")
+        for rank in ranks:
+            self.records.setdefault(rank, RankRecord(rank, missing="its dump could not be read"))
 
 
-def write_stacks(folder: int, headline: str, answers: Sequence[Answer]) -> str:
-    """Write all stacks to a new file in the directory with this descriptor; return its name.
+def take_ended(runs: list[tuple[Tool, T]], now: float) -> list[tuple[Tool, T]]:
+    """Remove the runs that are over from a list, and return them."""
+    over = [one for one in runs if one[0].is_over(now)]
+    runs[:] = [one for one in runs if one not in over]
+    return over
 
-    Raises:
-        OSError: The file cannot be written.
-    """
-    data = render_stacks(headline, answers).encode("utf-8", "replace")
-    for number in range(1, 1000):
-        name = f"{REPORT}{number}.txt"
-        try:
-            create_file(data, name, 0o600, at=folder)
-        except FileExistsError:  # from an earlier stall
-            continue
-        return name
-    raise FileExistsError(0, "too many reports in this directory")
+
+# --- the stack signal
 
 
 class Lane:
     """Processes that answer into the same file, a rank and its descendants, one after the other.
 
     Attributes:
-        path: The file.
-        unanswered: Processes that gave no answer, with the reason, and those that were not asked because of
-            that.
+        waiting: Processes to ask.
     """
 
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self.unanswered: list[Answer] = []
-        self._waiting: list[Answer] = []
-        self._answered: list[Answer] = []
+    def __init__(
+        self, path: str, answered: Callable[[Answer], None], unanswered: Callable[[Answer], None]
+    ) -> None:
+        """Begin without a process.
+
+        Args:
+            path: The file.
+            answered: Takes what a process has answered.
+            unanswered: Takes a process that gave no answer, with the reason, or that was not asked because
+                another one gave none.
+        """
+        self.waiting: list[Answer] = []
+        self._path, self._answered, self._unanswered = path, answered, unanswered
         self._asked: Answer | None = None
         self._asked_at = 0.0
         self._blocking: set[str] = set()
         self._start = 0
 
     @property
-    def complete(self) -> bool:
+    def is_over(self) -> bool:
         """Whether no process is left to ask."""
-        return self._asked is None and not self._waiting
-
-    def add(self, answer: Answer) -> None:
-        """Add a process to ask."""
-        self._waiting.append(answer)
-
-    def take_answered(self) -> list[Answer]:
-        """Return the answers since the last call."""
-        taken, self._answered = self._answered, []
-        return taken
+        return self._asked is None and not self.waiting
 
     def go_on(self, now: float) -> None:
         """Take an answer if it is complete, and ask the next process."""
         if self._asked is not None:
             self._look(self._asked, now)
         if self._asked is not None and not is_alive(self._asked.pid):
-            self._release()  # it has ended without an answer
-        while self._asked is None and self._waiting and self.path not in _in_use:
-            self._ask(self._waiting.pop(0), now)
+            self.close()  # it has ended without an answer
+        while self._asked is None and self.waiting and self._path not in _in_use:
+            self._ask(self.waiting.pop(0), now)
 
     def close(self) -> None:
-        """Stop asking."""
+        """Stop waiting for an answer."""
         if self._asked is not None:
-            self._release()
-
-    def _release(self) -> None:
-        self._asked = None
-        _in_use.discard(self.path)
+            self._asked = None
+            _in_use.discard(self._path)
 
     def _ask(self, answer: Answer, now: float) -> None:
         try:
-            self._start, self._blocking = os.stat(self.path).st_size, find_blocking(answer.pid)
-            ask(answer.pid, self.path)
+            self._start, self._blocking = os.stat(self._path).st_size, find_blocking(answer.pid)
+            send_signal(answer.pid, self._path)
         except OSError as error:
-            self.unanswered.append(answer.without_threads(f"it cannot be asked: {error.strerror}"))
+            self._unanswered(answer.without_threads(f"it cannot be asked: {error.strerror}"))
             return
         self._asked, self._asked_at = answer, now
-        _in_use.add(self.path)
+        _in_use.add(self._path)
 
     def _look(self, answer: Answer, now: float) -> None:
-        text = read_from(self.path, self._start)
+        text = read_from(self._path, self._start)
         if text.endswith(b"\n") and not is_answering(answer.pid, self._blocking):
-            text = read_from(self.path, self._start)  # it may have grown before the handler ended
+            text = read_from(self._path, self._start)  # it may have grown before the handler ended
             threads = parse_faulthandler(text.decode("utf-8", "replace"))
-            self._answered.append(answer.with_threads(threads, "faulthandler"))
-            self._release()
-            return
-        if now - self._asked_at > ANSWER_S:
+            self.close()
+            self._answered(answer.with_threads(threads, "faulthandler"))
+        elif now - self._asked_at > SIGNAL_S:
             # A late answer would get mixed up with the answer of the next process.
-            silent = answer.without_threads(f"it does not answer within {ANSWER_S:g} s")
-            self.unanswered += [silent, *self._waiting]
-            self._release()
-            self._waiting.clear()
+            self.close()
+            self._unanswered(answer.without_threads(f"it does not answer within {SIGNAL_S:g} s"))
+            while self.waiting:
+                self._unanswered(self.waiting.pop(0))
 
 
-def ask(pid: int, path: str) -> None:
+def send_signal(pid: int, path: str) -> None:
     """Send the stack signal to a process that is ready for it; it would end any other process.
 
     Raises:
@@ -284,17 +387,17 @@ def ask(pid: int, path: str) -> None:
 
 
 def find_stacks_file(pid: int, folder: str | None) -> str | None:
-    """Return the file below ``directory`` that a process writes its stacks to; None if it has none.
+    """Return the file below ``folder`` that a process writes its stacks to; None if it has none.
 
     The process itself must catch the signal and have the file open. Then the handler is the hook's, and it
     does not write to another file that got the descriptor of one that a script closed.
     """
     if folder is None or not has_signal(pid, STACK_SIGNAL, "SigCgt"):
         return None
-    for link in list_open(pid):
-        if link.startswith(f"{folder}/") and link.endswith(STACKS_NAME):
-            return link
-    return None
+    links = list_open(pid)
+    return next(
+        (link for link in links if link.startswith(f"{folder}/") and link.endswith(STACKS_NAME)), None
+    )
 
 
 def is_young(pid: int) -> bool:
@@ -326,14 +429,15 @@ def read_from(path: str, start: int) -> bytes:
     """
     try:
         fd = open_own(path)
+        try:
+            return os.pread(fd, LIMIT_BYTES, max(start, os.fstat(fd).st_size - LIMIT_BYTES))
+        finally:
+            os.close(fd)
     except OSError:
         return b""
-    try:
-        return os.pread(fd, LIMIT_BYTES, max(start, os.fstat(fd).st_size - LIMIT_BYTES))
-    except OSError:
-        return b""
-    finally:
-        os.close(fd)
+
+
+# --- py-spy
 
 
 def start_py_spy(program: str, answer: Answer, until: float, *, native: bool) -> Tool:
@@ -362,13 +466,10 @@ def read_py_spy(run: Tool, answer: Answer) -> Answer:
 
 def explain_refusal(error: str) -> str:
     """Return in one line why py-spy failed, from what it wrote."""
-    first = next(
-        (line.strip() for line in shorten(error, 4 * WHY_LIMIT).splitlines() if line.strip()),
-        "it wrote nothing",
-    )
     if "permission denied" in error.lower() or "not permitted" in error.lower():
         return "it may not read other processes here (in a container: --cap-add SYS_PTRACE)"
-    return first[:WHY_LIMIT]
+    lines = shorten(error, 4 * WHY_LENGTH).split("\n")
+    return next((line.strip() for line in lines if line.strip()), "it wrote nothing")[:WHY_LENGTH]
 
 
 def find_py_spy() -> str | None:
@@ -380,3 +481,64 @@ def find_py_spy() -> str | None:
         if os.path.isfile(path) and os.access(path, os.X_OK):
             return path
     return None
+
+
+# --- a dump
+
+
+@frozen
+class Mark:
+    """State of a dump file, to distinguish a new one from an old one."""
+
+    inode: int = 0
+    size: int = -1
+    modified_ns: int = 0
+
+
+class Dump:
+    """The dump of one rank, which was asked for it.
+
+    Attributes:
+        rank: The rank.
+        path: Where it dumps.
+        seen: The file, when last looked at.
+        problem: Why there will be no new dump; empty while it may come.
+    """
+
+    def __init__(self, rank: int, path: str, pipe: str) -> None:
+        self.rank, self.path = rank, path
+        self._before = self.seen = look(path)
+        self._changed_at = 0.0
+        self.problem = trigger(pipe) if pipe else NO_PIPE
+
+    def is_complete(self, now: float) -> bool:
+        """Whether a new dump is whole: it ends as a pickle or a JSON object does."""
+        mark = look(self.path)
+        if mark != self.seen:
+            self.seen, self._changed_at = mark, now
+        is_at_rest = mark != self._before and mark.size > 0 and now - self._changed_at >= SETTLE_S
+        return is_at_rest and read_from(self.path, mark.size - 1)[-1:] in (b".", b"}")
+
+
+def trigger(path: str) -> str:
+    """Write a byte into a pipe; return why it failed, empty on success."""
+    try:
+        fd = open_own(path, os.O_WRONLY, kind=stat.S_IFIFO)
+        try:
+            os.write(fd, b"1")
+        finally:
+            os.close(fd)
+    except BlockingIOError:
+        pass  # it is full of requests
+    except OSError as error:
+        return f"its pipe: {error.strerror}"
+    return ""
+
+
+def look(path: str) -> Mark:
+    """Return the state of a dump; of size -1 if there is none."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return Mark()
+    return Mark(found.st_ino, found.st_size if stat.S_ISREG(found.st_mode) else -1, found.st_mtime_ns)

@@ -10,8 +10,9 @@ from __future__ import annotations
 import re
 
 from launcher.core.frozen import frozen
-from launcher.core.ranks import name_ranks
-from launcher.hang.model import Collective, GroupRecord, RankRecord, parse_ranges
+from launcher.core.ranks import name_ranks, parse_ranges
+from launcher.hang.limits import ALL_MEMBERS_MAX
+from launcher.hang.model import Collective, GroupRecord, RankRecord
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,8 +30,6 @@ ANY_NAME = ("coalesced",)
 """A name that stands for several collectives."""
 P2P = re.compile(r"(send|recv) (\d{1,8})(->|<-)(\d{1,8})")
 SENTENCES_MAX = 8
-MEMBERS_MAX = 1 << 17
-"""Maximum number of members of all groups together: the ranks of a group come from a dump, as ``0-65535``."""
 
 
 @frozen
@@ -170,7 +169,7 @@ def _find_groups(records: Sequence[RankRecord], world_size: int | None) -> list[
     """Return the groups, keyed by name and ranks: one name can be used for several sets of ranks."""
     groups: dict[tuple[str, str], _Group] = {}
     known = frozenset(record.rank for record in records if not record.missing)
-    room = MEMBERS_MAX
+    room = ALL_MEMBERS_MAX
     for record in records:
         for one in record.groups:
             key = (one.name, one.ranks)

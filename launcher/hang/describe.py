@@ -5,6 +5,7 @@ from __future__ import annotations
 from launcher.core.frozen import frozen
 from launcher.core.redact import quote
 from launcher.core.wire import LINE_LENGTH
+from launcher.hang.limits import LINES_MAX
 from launcher.hang.records import describe_records
 from launcher.hang.report import name_suspect, render_report
 from launcher.observers.stragglers import describe_stragglers
@@ -13,12 +14,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from launcher.hang.model import RankRecord
-    from launcher.hang.stacks import Answer
+    from launcher.hang.model import Answer, RankRecord
     from launcher.observers.stragglers import Numbers
-
-LINES_MAX = 30
-"""Maximum number of lines of a report; what is more is in the files with all stacks."""
 
 
 @frozen

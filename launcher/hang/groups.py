@@ -11,8 +11,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from launcher.hang.model import Answer
     from launcher.hang.report import Group
-    from launcher.hang.stacks import Answer
 
 GROUPS_MAX, SUSPECTS_MAX = 56, 8
 """Maximum numbers of groups that wait, and of those for which they wait."""

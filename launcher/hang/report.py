@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from launcher.core.files import create_file
 from launcher.core.frozen import frozen
 from launcher.core.ranks import name_ranks
 from launcher.core.redact import printable
 from launcher.hang.stacks import Spot, find_spot, is_starter, is_tracker
 from launcher.machine.calls import RUNNING
+from launcher.output.folder import REPORT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from launcher.hang.stacks import Answer
+    from launcher.hang.model import Answer
 
 LINES_FOR_CHILDREN = 4
 PIDS_PER_LINE = 8
@@ -247,3 +249,20 @@ def render_stacks(headline: str, answers: Sequence[Answer]) -> str:
             lines += [f"    {frame.render()}" for frame in thread.frames]
             lines += [] if thread.frames else ["    no Python frame"]
     return "".join(f"{printable(line)}\n" for line in lines)
+
+
+def write_stacks(folder: int, headline: str, answers: Sequence[Answer]) -> str:
+    """Write all stacks to a new file in the directory with this descriptor; return its name.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    data = render_stacks(headline, answers).encode("utf-8", "replace")
+    for number in range(1, 1000):
+        name = f"{REPORT}{number}.txt"
+        try:
+            create_file(data, name, 0o600, at=folder)
+        except FileExistsError:  # from an earlier stall
+            continue
+        return name
+    raise FileExistsError(0, "too many reports in this directory")

@@ -1,11 +1,23 @@
-"""Parses the stacks of a process, in either notation, and finds the few frames that matter. Pure."""
+"""What a process is doing: from /proc, from its stacks in either notation, and the few frames that matter."""
 
 from __future__ import annotations
 
+import os
 import re
 
 from launcher.core.frozen import frozen, replace
-from launcher.machine.calls import RUNNING
+from launcher.core.redact import printable, quote_command
+from launcher.hang.limits import C_NAME_LENGTH, DUMPED_LINE_LENGTH, FRAMES_MAX, THREADS_MAX
+from launcher.hang.model import Answer, Frame, Thread
+from launcher.machine.calls import RUNNING, read_call
+from launcher.machine.process import (
+    read_command,
+    read_environ,
+    read_file,
+    read_link,
+    read_name,
+    read_stat,
+)
 
 _HEAD = re.compile(
     r"(?P<which>Current thread|Thread) (?P<id>0x[0-9a-f]{1,16})\b.*\(most recent call first\):"
@@ -44,88 +56,57 @@ _PHRASES = {
 }
 _NAMELESS = re.compile(r"0x[0-9a-f]+$")
 """Name that py-spy gives a C function without a symbol: its address."""
-FRAMES_MAX, THREADS_MAX = 101, 101
-"""Limits for a stack and a process: faulthandler writes 100 of each, and that there are more."""
-LINE_LENGTH = 12_000
-"""Limit for a line: faulthandler writes at most 500 characters of a name, each as at most 10."""
-C_NAME_LENGTH = 100
-"""Limit for names of C functions: C++ templates have names of thousands of characters."""
+COMMAND_LENGTH = 200
+_OPTIONS = re.compile(r"-([a-zA-Z?]+)$")
 
 
-@frozen
-class Frame:
-    """One frame of a stack.
-
-    Attributes:
-        file: Its file; of a C function the library.
-        line: Its line; 0 for a C function.
-        function: Its name.
-    """
-
-    file: str
-    line: int
-    function: str
-
-    def render(self) -> str:
-        """Return the frame as a line of a stack: as Python writes it, or e.g. ``recv (libc.so.6)``."""
-        if self.line:
-            return f'File "{self.file}", line {self.line}, in {self.function}'
-        return f"{self.function} ({self.file.rpartition('/')[2]})"
+def look_at(rank: int, pid: int) -> Answer | None:
+    """Return what is known about a process without its help; None if it is gone."""
+    found = read_stat(pid)
+    if found is None:
+        return None
+    words = read_command(pid)
+    kernel = read_file(f"/proc/{pid}/wchan").decode("ascii", "replace").strip()
+    return Answer(
+        rank,
+        pid,
+        command=quote_command(words or [f"[{read_name(pid)}]"], COMMAND_LENGTH),
+        state=found.state,
+        call=read_call(pid),
+        kernel=printable(kernel) if kernel != "0" else "",
+        folder=read_link(f"/proc/{pid}/cwd"),
+        is_python=_is_python(pid),
+    )
 
 
-@frozen
-class Thread:
-    """One thread of a process, its innermost frame first."""
+def explain_unarmed(pid: int, site: str) -> str:
+    """Return why a Python has not run our ``sitecustomize``; empty if unknown.
 
-    name: str
-    frames: tuple[Frame, ...] = ()
-
-
-@frozen
-class Answer:
-    """Facts about one process of a job.
-
-    Attributes:
-        rank: Rank of the started process that this one descends from (or is).
+    Args:
         pid: Its PID.
-        command: Its command line, fit for display.
-        state: R, S, D, T ... as ps shows it.
-        call: System call in which its main thread waits; ``"running"`` if in none, empty if unknown.
-        kernel: Kernel function in which it waits; empty if unknown.
-        folder: Its working directory; empty if unknown.
-        is_python: Whether it is a Python interpreter.
-        threads: Its Python threads, the main thread first; empty if unknown.
-        means: Origin of the threads: ``"faulthandler"`` or ``"py-spy"``.
-        why: Why there are no threads; with threads, why they have no C functions.
+        site: Directory that the launcher has put into its PYTHONPATH.
     """
+    environ = read_environ(pid)
+    if site not in environ.get("PYTHONPATH", "").split(os.pathsep):
+        if "LAUNCHER_STACKS_FILE" not in environ:
+            return "it does not have the job's environment"
+        return "a script has set PYTHONPATH anew (PYTHONPATH=DIR:$PYTHONPATH keeps the launcher's)"
+    for word in read_command(pid)[1:]:
+        options = _OPTIONS.match(word)
+        if options is None:
+            break
+        if set(options[1]) & set("EIS"):
+            return f"python {word} leaves the launcher's sitecustomize out"
+    return "" if _is_interpreter(pid) else "a program with Python inside may not read PYTHONPATH"
 
-    rank: int
-    pid: int
-    command: str = ""
-    state: str = ""
-    call: str = ""
-    kernel: str = ""
-    folder: str = ""
-    is_python: bool = False
-    threads: tuple[Thread, ...] = ()
-    means: str = ""
-    why: str = ""
 
-    @property
-    def frames(self) -> tuple[Frame, ...]:
-        """Python frames of the main thread, innermost first."""
-        return tuple(frame for frame in self.threads[0].frames if frame.line) if self.threads else ()
+def _is_python(pid: int) -> bool:
+    # Or a program with another name that embeds Python.
+    return _is_interpreter(pid) or b"/libpython3" in read_file(f"/proc/{pid}/maps")
 
-    def with_threads(self, threads: tuple[Thread, ...], means: str) -> Answer:
-        """Return a copy with stacks."""
-        return self._replace(threads=threads, means=means, why="" if threads else f"{means}: no thread")
 
-    def without_threads(self, why: str) -> Answer:
-        """Return a copy with one more reason why there are no stacks, or no C functions in them."""
-        return self._replace(why="; ".join(filter(None, (self.why, why))))
-
-    def _replace(self, **changes: object) -> Answer:
-        return Answer(**{**vars(self), **changes})
+def _is_interpreter(pid: int) -> bool:
+    return os.path.basename(read_link(f"/proc/{pid}/exe")).startswith(("python", "pypy"))
 
 
 def parse_faulthandler(text: str) -> tuple[Thread, ...]:
@@ -142,7 +123,7 @@ def parse_faulthandler(text: str) -> tuple[Thread, ...]:
     found: list[tuple[str, list[Frame]]] = []
     main = 0
     for line in text.splitlines():
-        line = line[:LINE_LENGTH]
+        line = line[:DUMPED_LINE_LENGTH]
         head, frame = _HEAD.match(line), _FRAME.match(line)
         if head:
             if len(found) == THREADS_MAX:

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from launcher.cluster.evidence import JobEvidence
-from launcher.cluster.messages import Look, Looked, Quiet, Seen
 from launcher.core.shorten import ROOM_BYTES, fit
 from launcher.core.wire import render
 from launcher.failure.model import Cause, RankGroup, Verdict
 from launcher.failure.report import SCREEN_LINES_OF_MANY, render_text
-from launcher.hang.describe import LINES_MAX, describe_hang
+from launcher.hang.describe import describe_hang
 from launcher.hang.groups import make_groups
+from launcher.hang.limits import LINES_MAX
+from launcher.hang.model import Answer, Frame, Look, Looked, Quiet, Seen, Thread
 from launcher.hang.packing import pack
-from launcher.hang.stacks import Answer, Frame, Thread
 from tests.unit.test_verdict import PYTHON, TRACEBACK, dead, judge
 
 REDUCE = Frame("/opt/lib/python3.12/site-packages/torch/distributed/distributed_c10d.py", 2501, "all_reduce")

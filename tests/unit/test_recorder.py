@@ -11,13 +11,19 @@ from typing import Any
 
 import pytest
 
-from launcher.core.ranks import render_ranges
+from launcher.core.ranks import parse_ranges, render_ranges
 from launcher.core.wire import parse, render
 from launcher.hang.conclude import conclude, describe_missing, find_stragglers, size
 from launcher.hang.dumps import NotADump, read_rank
-from launcher.hang.model import Collective, GroupRecord, RankRecord, parse_ranges
-from launcher.hang.recorder import choose_folder, find_python
-from launcher.hang.variables import Places, find_places, find_torch, plan_variables
+from launcher.hang.model import Collective, GroupRecord, RankRecord
+from launcher.hang.recorder import (
+    Places,
+    choose_folder,
+    find_places,
+    find_python,
+    find_torch,
+    plan_variables,
+)
 from tests.unit.recorded_dumps import NOW_NS, as_json, as_pickle, make_dump, make_entry
 
 FOLDER = "/tmp/launcher_x"

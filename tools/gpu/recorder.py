@@ -11,7 +11,7 @@ from part import Part, find_result
 
 from launcher.hang.conclude import conclude
 from launcher.hang.dumps import load, read_rank
-from launcher.hang.variables import find_torch
+from launcher.hang.recorder import find_torch
 
 NAMES = "import os, torch; print(torch.__path__[0] + '/lib', os.path.dirname(torch.__path__[0]))"
 
