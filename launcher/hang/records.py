@@ -5,14 +5,7 @@ from __future__ import annotations
 from launcher.core.ranks import render_ranges
 from launcher.core.redact import quote
 from launcher.failure.model import RankGroup
-from launcher.hang.conclude import (
-    ABSENT,
-    CIRCLE,
-    DIFFERS,
-    conclude,
-    describe_missing,
-    find_stragglers,
-)
+from launcher.hang.conclude import SURE, conclude, describe_behind, describe_missing
 from launcher.hang.model import RankRecord
 
 TYPE_CHECKING = False
@@ -21,8 +14,6 @@ if TYPE_CHECKING:
 
     from launcher.hang.conclude import Conclusion
 
-SURE = (ABSENT, DIFFERS, CIRCLE)
-"""Kinds of conclusions that name the ranks at fault."""
 NAME = "flight recorder"
 LINE_LENGTH = 400
 STRAGGLERS_MAX = 4
@@ -34,12 +25,9 @@ def describe_records(
     """Return the lines of a report, which ranks have no record and why, and what names the ranks at fault."""
     found = conclude(records, world_size)
     lines = [quote(f"{NAME}: {one.text}", LINE_LENGTH) for one in found]
-    named = {rank for one in found for rank in one.ranks}
-    behind = [one for one in find_stragglers(records, world_size) if one.rank not in named]
-    lines += [
-        f"{NAME}: rank {one.rank} is at number {one.number:,} of {one.group}, another one at {one.ahead:,}"
-        for one in (() if named else behind[:STRAGGLERS_MAX])
-    ]
+    if not any(one.ranks for one in found):
+        behind = describe_behind(records, world_size)[:STRAGGLERS_MAX]
+        lines += [f"{NAME}: {text}" for text in behind]
     missing = quote(describe_missing(records), LINE_LENGTH)
     return lines, missing, next((one for one in found if one.kind in SURE), None)
 
