@@ -168,9 +168,9 @@ class Collector:
         runtime.loop.turn_until(lambda: self._inquiry is None, REST_S + 1)
         self.records = tuple(one for one in self.records if not one.missing)
         if self.records and not self._coordination.has_others:
-            from launcher.hang.records import group_records
+            from launcher.hang.report import make_groups
 
-            self.groups = (*group_records(self.records, runtime.place.world_size), *self.groups)
+            self.groups = (*make_groups((), self.records, runtime.place.world_size), *self.groups)
         if inquiry.paths:
             runtime.say(f"dumps of the flight recorders: {os.path.dirname(inquiry.paths[-1])}", "dumps")
 
@@ -188,14 +188,9 @@ class Collector:
 
     def join(self, answers: Sequence[Answer]) -> None:
         """Keep the ranks by place; these answers cover all nodes."""
-        from launcher.hang.groups import make_groups
+        from launcher.hang.report import make_groups
 
-        self.groups = make_groups(answers)
-        if self.records:
-            from launcher.hang.records import group_records
-
-            world_size = self._runtime.place.world_size
-            self.groups = (*group_records(self.records, world_size), *self.groups)
+        self.groups = make_groups(answers, self.records, self._runtime.place.world_size)
 
 
 def list_running(runtime: Runtime) -> list[tuple[int, int]]:

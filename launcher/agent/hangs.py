@@ -1,7 +1,7 @@
 """Handles a stall: asks all ranks for their stacks, and reports the ranks that the others wait for.
 
 On one node the agent asks its own processes. In a job of several nodes each node tells node 0 that it is
-quiet; when all of them are, node 0 asks all (`launcher.cluster.evidence`).
+quiet; when all of them are, node 0 asks all (`launcher.hang.job`).
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from launcher.core.redact import quote
 from launcher.core.wire import LINE_LENGTH
 from launcher.failure.arbiter import STALLED
 from launcher.failure.reason import Reason
-from launcher.hang.describe import describe_hang
-from launcher.hang.report import write_stacks
+from launcher.hang.report import describe_hang, write_stacks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

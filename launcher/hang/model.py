@@ -42,6 +42,10 @@ class Thread:
     name: str
     frames: tuple[Frame, ...] = ()
 
+    def render(self) -> list[str]:
+        """Return its stack as lines."""
+        return [f"    {frame.render()}" for frame in self.frames] or ["    no Python frame"]
+
 
 @frozen
 class Answer:

@@ -12,7 +12,7 @@ from launcher.core.redact import shorten
 from launcher.core.shorten import SIZES
 from launcher.hang.limits import FRAMES_MAX, RANKS_MAX, STACKS_BYTES, TEXT_LENGTH, THREADS_MAX
 from launcher.hang.model import Answer, Frame, Thread
-from launcher.hang.report import find_speakers
+from launcher.hang.places import find_speakers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

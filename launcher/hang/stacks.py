@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import re
 
-from launcher.core.frozen import frozen, replace
 from launcher.core.redact import printable, quote_command
 from launcher.hang.limits import C_NAME_LENGTH, DUMPED_LINE_LENGTH, FRAMES_MAX, THREADS_MAX
 from launcher.hang.model import Answer, Frame, Thread
-from launcher.machine.calls import RUNNING, read_call
+from launcher.machine.calls import read_call
 from launcher.machine.process import (
     read_command,
     read_environ,
@@ -25,35 +24,8 @@ _HEAD = re.compile(
 _FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d{1,9}) in (?P<function>.*)')
 _CUT_OFF = "\n..."
 """End of a dump of more than 100 threads; the frames of a long stack end in an indented one."""
-_PACKAGES = re.compile(r".*/(?:site|dist)-packages/")
-_LIBRARY = re.compile(r".*/lib(?:64)?/python3(?:\.\d+t?)?/|.*/python3\d*\.zip/|<frozen ")
-_COLLECTIVES = re.compile(
-    r"torch/(?:distributed/(?!elastic/)|nn/parallel/|autograd/(?:graph|__init__)\.py)"
-    r"|horovod/|mpi4py/|deepspeed/comm/|tensorflow/python/distribute/"
-)
-"""Packages in which a process waits for others. Their callers, and what they call, are in other packages.
-A backward pass counts: DDP and FSDP reduce gradients inside torch's engine, without a Python frame."""
-_QUERIES = frozenset(
-    [
-        *("get_rank", "get_world_size", "get_backend", "get_node_local_rank", "get_group_rank"),
-        *("get_global_rank", "get_process_group_ranks", "is_initialized", "is_available"),
-    ]
-)
-"""Functions of these packages that do not wait: a rank may call them in an endless loop."""
-_WRAPPERS = re.compile(r"torch/distributed/c10d_logger\.py")
-"""What stands between a call of the user's code and the function of that name."""
-_TRACKERS = re.compile(r".*/multiprocessing/(?:resource_tracker|forkserver)\.py")
-_STARTERS = re.compile(r".*/subprocess\.py|.*/torch/distributed/elastic/(?:agent|multiprocessing)/")
-_BEGIN = re.compile(r".*/multiprocessing/process\.py")
-"""Start of a forked child. Its outer frames are its parent's: they show where it was made, not what it
-does."""
-_PHRASES = {
-    **dict.fromkeys(("clock_nanosleep", "nanosleep"), "in sleep"),
-    **dict.fromkeys(("poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait"), "in poll"),
-    **dict.fromkeys(("wait4", "waitid"), "for a child process"),
-    "futex": "for a lock or a thread",
-    "flock": "for a file lock",
-}
+PACKAGES = re.compile(r".*/(?:site|dist)-packages/")
+LIBRARY = re.compile(r".*/lib(?:64)?/python3(?:\.\d+t?)?/|.*/python3\d*\.zip/|<frozen ")
 _NAMELESS = re.compile(r"0x[0-9a-f]+$")
 """Name that py-spy gives a C function without a symbol: its address."""
 COMMAND_LENGTH = 200
@@ -172,103 +144,6 @@ def _frame(item: dict[str, object]) -> Frame:
     return Frame(str(library), 0, name if len(name) <= C_NAME_LENGTH else f"{name[:C_NAME_LENGTH]}...")
 
 
-@frozen
-class Spot:
-    """Where a process is.
-
-    Attributes:
-        inner: The innermost frame.
-        package: The innermost frame of an installed package; None if that is ``inner``, or if there is none.
-        users: The innermost frame of the user's own code; None if there is none.
-        folder: The working directory of the process.
-        collective: What the user's code called and which waits for other processes; None if it does not wait
-            for them.
-    """
-
-    inner: Frame
-    package: Frame | None
-    users: Frame | None
-    folder: str
-    collective: Frame | None
-
-    @property
-    def in_collective(self) -> bool:
-        """Whether it waits for other processes."""
-        return self.collective is not None
-
-    @property
-    def call(self) -> object:
-        """The call in the user's code: equal for ranks that wait for each other anywhere inside it."""
-        if self.collective is None or self.users is None:
-            return self
-        return self.users, self.folder, self.collective.file, self.collective.function
-
-    def without_inside(self) -> Spot:
-        """Return the place of the call alone."""
-        return self if self.collective is None else replace(self, inner=self.collective, package=None)
-
-    def render(self, call: str) -> str:
-        """Return e.g. ``in all_reduce (torch/distributed/distributed_c10d.py:2501) <- train.py:47``.
-
-        Args:
-            call: System call in which the process waits, `RUNNING`, or empty.
-        """
-        text = self._render_inner(call)
-        if self.package is not None:
-            text += f" <- {self.package.function} ({place(self.package, self.folder)})"
-        if self.users is not None and self.users is not self.inner:
-            text += f" <- {place(self.users, self.folder)}"
-        return text
-
-    def _render_inner(self, call: str) -> str:
-        where, function = place(self.inner, self.folder), self.inner.function
-        if self.users is not self.inner or call in ("", RUNNING):
-            return f"in {function} ({where})"
-        # A line of the user's code waits in C code, which has no frame; the system call shows for what.
-        within = "" if function == "<module>" else f" in {function}"
-        return f"{_PHRASES.get(call, f'in {call}')} ({where}{within})"
-
-
-def find_spot(answer: Answer) -> Spot | None:
-    """Return where the main thread of a process is; None if unknown."""
-    if not answer.frames:
-        return None
-    inner, frames = answer.frames[0], _own_frames(answer.frames)
-    users = next((frame for frame in frames if is_users(frame)), None)
-    # Only what the user's code called: torch/distributed/ is also among its callers, in @record.
-    called = frames[: frames.index(users)] if users else frames
-    package = next((frame for frame in called if _PACKAGES.match(frame.file)), None)
-    # An import runs the body of a module, which takes time but waits for no process.
-    calls = [frame for frame in called if frame.function != "<module>"]
-    waits = [frame for frame in calls if _COLLECTIVES.match(_PACKAGES.sub("", frame.file))]
-    outer = [frame for frame in waits if not _WRAPPERS.match(_PACKAGES.sub("", frame.file))] or waits
-    collective = outer[-1] if outer and outer[-1].function not in _QUERIES else None
-    return Spot(inner, None if package is inner else package, users, answer.folder, collective)
-
-
-def _own_frames(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
-    last = next((at for at, frame in enumerate(frames) if _BEGIN.match(frame.file)), len(frames))
-    return frames[: last + 1]
-
-
 def is_users(frame: Frame) -> bool:
     """Whether a frame belongs neither to an installed package nor to Python itself."""
-    return not _PACKAGES.match(frame.file) and not _LIBRARY.match(frame.file)
-
-
-def is_tracker(answer: Answer) -> bool:
-    """Whether a process is one of multiprocessing's own helpers, which always wait."""
-    return any(_TRACKERS.match(frame.file) for frame in answer.frames)
-
-
-def is_starter(answer: Answer) -> bool:
-    """Whether a process does nothing but wait for a process that it started."""
-    return bool(answer.frames) and _STARTERS.match(answer.frames[0].file) is not None
-
-
-def place(frame: Frame, folder: str) -> str:
-    """Return a short file and line: ``train.py:47``, ``torch/distributed/distributed_c10d.py:2501``."""
-    file = _LIBRARY.sub("", _PACKAGES.sub("", frame.file))
-    if folder and file.startswith(f"{folder}/"):
-        file = file[len(folder) + 1 :]
-    return f"{file.removesuffix('>') if frame.file.startswith('<frozen') else file}:{frame.line}"
+    return not PACKAGES.match(frame.file) and not LIBRARY.match(frame.file)

@@ -18,7 +18,7 @@ import pytest
 from launcher.guest import STACKS_NAME
 from launcher.guest.site.sitecustomize import STACK_SIGNAL
 from launcher.hang.ask import NO_PY_SPY, Inquiry, find_py_spy
-from launcher.hang.describe import describe_hang
+from launcher.hang.report import describe_hang
 from launcher.observers.stall import StallDetector
 from launcher.output.progress import GpuUse
 from launcher.process.descendants import find_descendants, is_alive
