@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from launcher.agent.coordination import Coordination
     from launcher.agent.runtime import Runtime
     from launcher.hang.model import Answer
-    from launcher.observers.movement import Movement
-    from launcher.observers.phases import Phases
     from launcher.observers.stall import StallDetector
     from launcher.observers.stragglers import Numbers
 
@@ -52,41 +50,36 @@ class HangHandler:
         from launcher.observers.stall import StallDetector
         from launcher.output.progress import Gpus
 
-        runtime = self._runtime
+        runtime, watch, group = self._runtime, self._runtime.watch, self._runtime.group
+        movement = phases = None
+        if not watch.stall_timeout_s:  # CPU time and network count
+            from launcher.observers.movement import Movement
+            from launcher.process.families import list_ranks
+
+            window_s = watch.idle_timeout_s / IDLE_WINDOWS
+            movement = Movement(lambda table: list_ranks(group.processes, table), window_s)
+        if watch.stall_limits:  # each phase may have its own limit
+            from launcher.observers.connections import with_descendants
+            from launcher.observers.phases import Phases
+
+            phases = Phases(
+                dict(watch.stall_limits),
+                self._has_progressed,
+                lambda: (pid for one in group.running for pid in with_descendants(one)),
+                runtime.folder.path,
+            )
         self._detector = StallDetector(
-            runtime.watch.stall_timeout_s or runtime.watch.idle_timeout_s,
+            watch.stall_timeout_s or watch.idle_timeout_s,
             lambda: runtime.output.last_s,
             self.on_stall,
             lambda: self._coordination.on_quiet(None),
             started=started,
             gpus=Gpus(runtime.environ.get("CUDA_VISIBLE_DEVICES")),
-            movement=None if runtime.watch.stall_timeout_s else self._make_movement(),
-            phases=self._make_phases() if runtime.watch.stall_limits else None,
+            movement=movement,
+            phases=phases,
             sees_output=runtime.output.sees_all,
         )
         runtime.loop.timers.append(self._detector)
-
-    def _make_phases(self) -> Phases:
-        """Return the detector of phases, each of which may have its own limit."""
-        from launcher.observers.connections import with_descendants
-        from launcher.observers.phases import Phases
-
-        runtime = self._runtime
-        return Phases(
-            dict(runtime.watch.stall_limits),
-            self._has_progressed,
-            lambda: (pid for one in runtime.group.running for pid in with_descendants(one)),
-            runtime.folder.path,
-        )
-
-    def _make_movement(self) -> Movement:
-        """Return what reads CPU time and network, which count without ``--stall-timeout``."""
-        from launcher.observers.movement import Movement
-        from launcher.process.families import list_ranks
-
-        runtime = self._runtime
-        window_s = runtime.watch.idle_timeout_s / IDLE_WINDOWS
-        return Movement(lambda table: list_ranks(runtime.group.processes, table), window_s)
 
     def close(self) -> None:
         """Stop watching: the attempt has ended."""
@@ -120,19 +113,8 @@ class HangHandler:
 
     def show(self, headline: str, lines: Sequence[str]) -> None:
         """Print the report, and write all stacks of this node to a file."""
-        runtime = self._runtime
         files = [*self._write(headline), *self._name_dumps()]
-        runtime.output.say("\n  ".join([headline, *lines, *files]), "stall")
-
-    def _name_dumps(self) -> list[str]:
-        """Return lines with the directory of the copies of dumps, and with what was left out of it."""
-        own, dumps, notes = self._runtime.folder, self._evidence.dumps, self._evidence.notes
-        if not dumps:
-            return notes
-        folder = os.path.dirname(dumps[-1])
-        is_ours = own.path is not None and folder.startswith(f"{own.path}/")
-        own.keeps = own.keeps or is_ours
-        return [f"dumps of the flight recorders: {quote(folder, LINE_LENGTH)}", *notes]
+        self._runtime.output.say("\n  ".join([headline, *lines, *files]), "stall")
 
     def _write(self, headline: str) -> list[str]:
         """Write all stacks to a file; return a line with its path, or with the error."""
@@ -145,6 +127,16 @@ class HangHandler:
             return [f"all stacks: cannot be written to {folder.path}: {error.strerror}"]
         folder.keeps = True
         return [f"all stacks: {folder.path}/{name}"]
+
+    def _name_dumps(self) -> list[str]:
+        """Return lines with the directory of the copies of dumps, and with what was left out of it."""
+        own, dumps, notes = self._runtime.folder, self._evidence.dumps, self._evidence.notes
+        if not dumps:
+            return notes
+        folder = os.path.dirname(dumps[-1])
+        if own.path is not None and folder.startswith(f"{own.path}/"):
+            own.keeps = True
+        return [f"dumps of the flight recorders: {quote(folder, LINE_LENGTH)}", *notes]
 
 
 def ask_progress(runtime: Runtime, take: Callable[[Numbers], None]) -> None:

@@ -25,22 +25,7 @@ from launcher.core.redact import quote, shorten
 from launcher.core.wire import Garbled, parse
 from launcher.guest import STACKS_NAME
 from launcher.guest.site.sitecustomize import STACK_SIGNAL
-from launcher.hang.limits import (
-    COPIES_BYTES,
-    DUMP_BYTES,
-    DUMP_S,
-    DUMPS_MAX,
-    FAMILY_MAX,
-    PY_SPY_S,
-    READER_BYTES,
-    READER_S,
-    RUNS_MAX,
-    SETTLE_S,
-    SIGNAL_S,
-    STEP_S,
-    WHY_LENGTH,
-    YOUNG_S,
-)
+from launcher.hang import limits
 from launcher.hang.model import RankRecord, ReadDump
 from launcher.hang.stacks import explain_unarmed, look_at, parse_faulthandler, parse_py_spy
 from launcher.machine.process import LIMIT_BYTES, has_signal, list_folder, list_open, read_stat
@@ -120,11 +105,11 @@ class Inquiry:
 
     def go_on(self, now: float) -> None:
         """Read more ranks, take answers and dumps, and ask the next processes."""
-        until = time.monotonic() + STEP_S
+        until = time.monotonic() + limits.STEP_S
         while (self._ranks or self._family) and time.monotonic() < until:
             if not self._family:
                 rank, leader = self._ranks.pop(0)
-                family = [leader, *find_descendants([leader])][:FAMILY_MAX]
+                family = [leader, *find_descendants([leader])][: limits.FAMILY_MAX]
                 self._family += [(rank, leader, pid) for pid in family]
             self._look_at(*self._family.pop(0))
         for answer in [one for one in self._young if not is_young(one.pid)]:
@@ -191,9 +176,9 @@ class Inquiry:
 
     def _start_py_spy(self, now: float) -> None:
         if self._py_spy_until is None:
-            self._py_spy_until = now + PY_SPY_S
+            self._py_spy_until = now + limits.PY_SPY_S
         program = find_py_spy() if self._queue else None
-        while self._queue and len(self._spies) < RUNS_MAX:
+        while self._queue and len(self._spies) < limits.RUNS_MAX:
             answer = self._queue.pop(0)
             if program is None:
                 self._take(answer.without_threads(NO_PY_SPY))
@@ -201,7 +186,7 @@ class Inquiry:
                 self._take(answer.without_threads("no time was left for py-spy"))
             else:
                 try:
-                    run = start_py_spy(program, answer, now + PY_SPY_S, native=self._native)
+                    run = start_py_spy(program, answer, now + limits.PY_SPY_S, native=self._native)
                     self._spies.append((run, answer))
                 except OSError as error:
                     self._take(answer.without_threads(f"py-spy: {error.strerror}"))
@@ -215,9 +200,9 @@ class Inquiry:
         *,
         evidence: str = "",
         run: tuple[int, str] | None = None,
-        dump_s: float = DUMP_S,
-        file_bytes: int = DUMP_BYTES,
-        all_bytes: int = COPIES_BYTES,
+        dump_s: float = limits.DUMP_S,
+        file_bytes: int = limits.DUMP_BYTES,
+        all_bytes: int = limits.COPIES_BYTES,
     ) -> None:
         """Ask ranks to dump their flight recorders.
 
@@ -238,7 +223,7 @@ class Inquiry:
         for place in places:
             pipes = place.find_pipes()
             old = {rank for rank in expected if look(f"{place.dumps}{rank}").size > 0}
-            for rank in sorted({*sorted(pipes)[:DUMPS_MAX], *old}):
+            for rank in sorted({*sorted(pipes)[: limits.DUMPS_MAX], *old}):
                 dump = Dump(rank, f"{place.dumps}{rank}", pipes.get(rank, ""))
                 (self._dumped if dump.problem else self._dumping).append(dump)
         asked = {dump.rank for dump in (*self._dumped, *self._dumping)}
@@ -251,16 +236,16 @@ class Inquiry:
                 dump.problem = "" if is_complete else f"it did not dump within {self._dump_s:.2g} s"
                 self._dumping.remove(dump)
                 self._dumped.append(dump)
-        if self._dumped and len(self._readers) < RUNS_MAX:
+        if self._dumped and len(self._readers) < limits.RUNS_MAX:
             self._start_reader(now)
         for run, ranks in take_ended(self._readers, now):
-            self._take_records(run.finish(READER_BYTES)[0].splitlines(), ranks)
+            self._take_records(run.finish(limits.READER_BYTES)[0].splitlines(), ranks)
 
     def _start_reader(self, now: float) -> None:
         """Read the dumps that are there; one from before the request is better than none."""
         for one in self._dumped:
             if one.problem:
-                self.records[one.rank] = RankRecord(one.rank, missing=quote(one.problem, WHY_LENGTH))
+                self.records[one.rank] = RankRecord(one.rank, missing=quote(one.problem, limits.WHY_LENGTH))
         found = sorted((one for one in self._dumped if one.seen.size > 0), key=lambda one: one.rank)
         self._dumped.clear()
         if not found:
@@ -268,7 +253,7 @@ class Inquiry:
         task = {**self._task, "dumps": [(one.rank, one.path) for one in found]}
         self._task["used"] += sum(one.seen.size for one in found)
         try:
-            run = Tool(own_program(READER, json.dumps(task)), now + READER_S, self._run)
+            run = Tool(own_program(READER, json.dumps(task)), now + limits.READER_S, self._run)
             self._readers.append((run, [one.rank for one in found]))
         except OSError as error:
             self.notes.append(f"the dumps of the flight recorders were not read: {error.strerror}")
@@ -286,7 +271,9 @@ class Inquiry:
             self.records[rank] = found.record
             self.paths += [found.path] if found.path else []
             if found.left:
-                self.notes.append(f"the dump of rank {rank} was left out: {quote(found.left, WHY_LENGTH)}")
+                self.notes.append(
+                    f"the dump of rank {rank} was left out: {quote(found.left, limits.WHY_LENGTH)}"
+                )
         for rank in ranks:
             self.records.setdefault(rank, RankRecord(rank, missing="its dump could not be read"))
 
@@ -363,10 +350,10 @@ class Lane:
             threads = parse_faulthandler(text.decode("utf-8", "replace"))
             self.close()
             self._answered(answer.with_threads(threads, "faulthandler"))
-        elif now - self._asked_at > SIGNAL_S:
+        elif now - self._asked_at > limits.SIGNAL_S:
             # A late answer would get mixed up with the answer of the next process.
             self.close()
-            self._unanswered(answer.without_threads(f"it does not answer within {SIGNAL_S:g} s"))
+            self._unanswered(answer.without_threads(f"it does not answer within {limits.SIGNAL_S:g} s"))
             while self.waiting:
                 self._unanswered(self.waiting.pop(0))
 
@@ -403,7 +390,7 @@ def find_stacks_file(pid: int, folder: str | None) -> str | None:
 def is_young(pid: int) -> bool:
     """Whether a process was started a moment ago."""
     found = read_stat(pid)
-    return found is not None and time.clock_gettime(time.CLOCK_BOOTTIME) - found.started_s < YOUNG_S
+    return found is not None and time.clock_gettime(time.CLOCK_BOOTTIME) - found.started_s < limits.YOUNG_S
 
 
 def find_blocking(pid: int) -> set[str]:
@@ -457,7 +444,7 @@ def read_py_spy(run: Tool, answer: Answer) -> Answer:
     """Return the result of a finished py-spy run."""
     out, err = run.finish()
     if run.was_killed:
-        return answer.without_threads(f"py-spy did not end within {PY_SPY_S:g} s")
+        return answer.without_threads(f"py-spy did not end within {limits.PY_SPY_S:g} s")
     try:
         return answer.with_threads(parse_py_spy(out), "py-spy")
     except ValueError:
@@ -468,8 +455,8 @@ def explain_refusal(error: str) -> str:
     """Return in one line why py-spy failed, from what it wrote."""
     if "permission denied" in error.lower() or "not permitted" in error.lower():
         return "it may not read other processes here (in a container: --cap-add SYS_PTRACE)"
-    lines = shorten(error, 4 * WHY_LENGTH).split("\n")
-    return next((line.strip() for line in lines if line.strip()), "it wrote nothing")[:WHY_LENGTH]
+    lines = shorten(error, 4 * limits.WHY_LENGTH).split("\n")
+    return next((line.strip() for line in lines if line.strip()), "it wrote nothing")[: limits.WHY_LENGTH]
 
 
 def find_py_spy() -> str | None:
@@ -516,7 +503,7 @@ class Dump:
         mark = look(self.path)
         if mark != self.seen:
             self.seen, self._changed_at = mark, now
-        is_at_rest = mark != self._before and mark.size > 0 and now - self._changed_at >= SETTLE_S
+        is_at_rest = mark != self._before and mark.size > 0 and now - self._changed_at >= limits.SETTLE_S
         return is_at_rest and read_from(self.path, mark.size - 1)[-1:] in (b".", b"}")
 
 

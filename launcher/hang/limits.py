@@ -52,8 +52,8 @@ READER_BYTES, READER_MEMORY_BYTES, READER_CPU_S = 8 << 20, 2 << 30, 20
 
 # --- what is read
 
-FRAMES_MAX, THREADS_MAX = 101, 101
-"""Limits for a stack and a process: faulthandler writes 100 of each, and that there are more."""
+FRAMES_MAX, THREADS_MAX = 100, 101
+"""Limits for a stack and a process: faulthandler writes 100 of each, and a line if there are more threads."""
 DUMPED_LINE_LENGTH = 12_000
 """Limit for a line of faulthandler: it writes at most 500 characters of a name, each as at most 10."""
 C_NAME_LENGTH = 100

@@ -294,7 +294,7 @@ def test_a_py_spy_that_hangs_is_ended(job: Job, tmp_path: Path, monkeypatch: pyt
     fake.write_text("#!/bin/sh\nexec sleep 3600\n")
     fake.chmod(0o755)
     monkeypatch.setattr("launcher.hang.ask.find_py_spy", lambda: str(fake))
-    monkeypatch.setattr("launcher.hang.ask.PY_SPY_S", 0.3)
+    monkeypatch.setattr("launcher.hang.limits.PY_SPY_S", 0.3)
     job.start(SLEEPS)
     inquiry = job.inquire()
     drive(inquiry, lambda: bool(inquiry.helpers()))
