@@ -82,6 +82,11 @@ class Answer:
         """Python frames of the main thread, innermost first."""
         return tuple(frame for frame in self.threads[0].frames if frame.line) if self.threads else ()
 
+    @property
+    def program(self) -> str:
+        """Name of its program."""
+        return self.command.partition(" ")[0].rpartition("/")[2]
+
     def with_threads(self, threads: tuple[Thread, ...], means: str) -> Answer:
         """Return a copy with stacks."""
         return replace(self, threads=threads, means=means, why="" if threads else f"{means}: no thread")

@@ -32,6 +32,7 @@ _WRAPPERS = re.compile(r"torch/distributed/c10d_logger\.py")
 """What stands between a call of the user's code and the function of that name."""
 _TRACKERS = re.compile(r".*/multiprocessing/(?:resource_tracker|forkserver)\.py")
 _STARTERS = re.compile(r".*/subprocess\.py|.*/torch/distributed/elastic/(?:agent|multiprocessing)/")
+"""Where a process does nothing but wait for a process that it started."""
 _BEGIN = re.compile(r".*/multiprocessing/process\.py")
 """Start of a forked child. Its outer frames are its parent's: they show where it was made, not what it
 does."""
@@ -163,19 +164,19 @@ class Group:
         """Return what one of them does, for a sentence: ``waits in sleep (train.py:40 in train)``."""
         if self.spot is not None:
             return Group(self.answers[:1], self.spot).render("").strip()
-        if self.state:
-            return self.state
-        first = self.answers[0]
-        return f"{'runs' if self.runs else 'waits'} ({describe_process(first)})"
+        return self.state or f"{'runs' if self.runs else 'waits'} ({describe_process(self.answers[0])})"
 
 
 def describe_process(answer: Answer) -> str:
     """Return what the kernel knows about a process, e.g. ``pid 812, bash, state S, in wait4``."""
-    facts = [f"pid {answer.pid}", answer.command.partition(" ")[0].rpartition("/")[2]]
-    facts.append(f"state {answer.state}" if answer.state else "")
-    facts.append(f"in {answer.call}" if answer.call not in ("", RUNNING) else "")
-    facts.append(f"waits in {answer.kernel}" if answer.kernel else "")
-    return ", ".join(fact for fact in facts if fact)
+    facts = (
+        f"pid {answer.pid}",
+        answer.program,
+        f"state {answer.state}" if answer.state else "",
+        f"in {answer.call}" if answer.call not in ("", RUNNING) else "",
+        f"waits in {answer.kernel}" if answer.kernel else "",
+    )
+    return ", ".join(filter(None, facts))
 
 
 def find_speakers(answers: Sequence[Answer]) -> list[Answer]:
@@ -190,7 +191,7 @@ def find_speakers(answers: Sequence[Answer]) -> list[Answer]:
         families.setdefault(answer.rank, []).append(answer)
     for _, family in sorted(families.items()):
         known = [answer for answer in family if answer.frames and not is_tracker(answer)]
-        working = [answer for answer in known if not is_starter(answer)]
+        working = [answer for answer in known if not _STARTERS.match(answer.frames[0].file)]
         pythons = [answer for answer in family if answer.is_python]
         speakers.append((working or known or pythons or family)[0])
     return speakers
@@ -209,17 +210,13 @@ def group(answers: Sequence[Answer]) -> list[Group]:
         if known not in spots:
             spots[known] = find_spot(answer)
         spot = spots[known]
-        place = (_program(answer), answer.call, answer.kernel) if spot is None else spot.call
+        place = (answer.program, answer.call, answer.kernel) if spot is None else spot.call
         found.setdefault((place, STATES.get(answer.state, "")), []).append(answer)
     groups = []
     for members in found.values():
         spot, *others = {spots[answer.frames, answer.folder]: None for answer in members}
         groups.append(Group(tuple(members), spot.without_inside() if spot and others else spot))
     return groups
-
-
-def _program(answer: Answer) -> str:
-    return answer.command.partition(" ")[0].rpartition("/")[2]
 
 
 def find_suspects(groups: Sequence[Group]) -> tuple[list[Group], str]:
@@ -272,20 +269,13 @@ def name_suspect(answers: Sequence[Answer], places: Mapping[int, str]) -> tuple[
     on = f" on {where.pop()}" if len(where) == 1 else ""
     others = len(suspects) - 1
     more = f" ({others} more in other places)" if others else ""
-    verb = suspects[0].say()
-    if len(ranks) > 1:
-        verb = "each " + verb
-    return ranks[0], f"{name_ranks(ranks)}{on} {verb}, and the others wait{more}"
+    each = "each " if len(ranks) > 1 else ""
+    return ranks[0], f"{name_ranks(ranks)}{on} {each}{suspects[0].say()}, and the others wait{more}"
 
 
 def is_tracker(answer: Answer) -> bool:
     """Whether a process is one of multiprocessing's own helpers, which always wait."""
     return any(_TRACKERS.match(frame.file) for frame in answer.frames)
-
-
-def is_starter(answer: Answer) -> bool:
-    """Whether a process does nothing but wait for a process that it started."""
-    return bool(answer.frames) and _STARTERS.match(answer.frames[0].file) is not None
 
 
 def place(frame: Frame, folder: str) -> str:
