@@ -132,8 +132,9 @@ def describe_behind(records: Sequence[RankRecord], world_size: int | None = None
         ahead = max(map(group.enqueued, group.records), default=0)
         for rank in sorted(group.members - set(group.silent) if group.has_all else group.records):
             number = group.enqueued(rank)
-            text = f"rank {rank} is at number {number:,} of {group.called}, another one at {ahead:,}"
-            found += [(number - ahead, text)] if number < ahead else []
+            if number < ahead:
+                text = f"rank {rank} is at number {number:,} of {group.called}, another one at {ahead:,}"
+                found.append((number - ahead, text))
     return [text for _, text in sorted(found, key=lambda one: one[0])]
 
 
@@ -200,11 +201,13 @@ def _say_absent(
     group: _Group, example: Collective, here: Mapping[int, Collective], absent: Sequence[int]
 ) -> Conclusion:
     last, *others = {group.last(rank): None for rank in absent}
-    is_one = len(here) == 1
+    rest, called = ("the others", "they called it") if len(here) > 1 else (f"rank {min(here)}", "called")
     sentence = f"{name_ranks(absent)} never joined {_say_what(group, example)}; "
-    sentence += f"{f'rank {min(here)}' if is_one else 'the others'} waited{_say_wait(here, ' {}')}"
-    called = f"{'' if is_one else 'they '}called{'' if is_one else ' it'}{_at(example)}"
-    details = (called if example.where else "", "" if others else f"{name_ranks(absent)} {last}")
+    sentence += f"{rest} waited{_say_wait(here, ' {}')}"
+    details = (
+        f"{called}{_at(example)}" if example.where else "",
+        "" if others else f"{name_ranks(absent)} {last}",
+    )
     return Conclusion(ABSENT, sentence, tuple(absent), "; ".join(filter(None, details)))
 
 
