@@ -23,7 +23,7 @@ from launcher.command.words import is_python, may_be_shell, read_interpreter
 from launcher.core.files import remove_file
 from launcher.core.frozen import frozen
 from launcher.core.ranks import is_number
-from launcher.machine.process import list_folder
+from launcher.machine.process import list_folder, read_file
 from launcher.machine.pythons import import_folders, own_python
 from launcher.machine.whole import read_whole
 
@@ -41,7 +41,7 @@ FIRST, PIPES, RENAMED, DEFAULT_ON = (2, 2), (2, 3), (2, 8), (2, 11)
 """Versions of torch: the first with a recorder, with pipes, with new names, with a buffer by default."""
 STEM, ENDING = "recorder_", ".pipe"
 """Begin of the names of dumps and pipes, to which torch adds the rank, and the end of those of pipes."""
-VERSION_LIMIT_BYTES = 4096
+VERSION_LIMIT_BYTES, MAPS_BYTES = 4096, 1 << 26
 EVIDENCE = "launcher-evidence"
 """Name of the directory for evidence, beside the failure record or in the directory of the run."""
 WORKER = "worker.py"
@@ -182,11 +182,7 @@ def find_torch(folders: list[str] | None) -> tuple[int, int] | None:
 
 def has_torch(pid: int) -> bool:
     """Whether a process has loaded torch: one that has not is not missing a flight recorder."""
-    try:
-        with open(f"/proc/{pid}/maps", "rb") as file:
-            return any(b"/libtorch" in line for line in file)
-    except OSError:
-        return False
+    return b"/libtorch" in read_file(f"/proc/{pid}/maps", MAPS_BYTES)
 
 
 def choose_folder(
