@@ -1,4 +1,8 @@
-"""Collects what the processes of one node are doing, within a time limit, before the launcher continues."""
+"""Collects what the processes of one node do, before they are stopped and if they stall, and reports a stall.
+
+On one node the agent asks its own processes. In a job of several nodes each node tells node 0 that it is
+quiet; when all of them are, node 0 asks all (`launcher.hang.job`).
+"""
 
 from __future__ import annotations
 
@@ -14,12 +18,18 @@ if TYPE_CHECKING:
     from launcher.agent.coordination import Coordination
     from launcher.agent.runtime import Runtime
     from launcher.failure.model import RankGroup
+    from launcher.failure.reason import Reason
     from launcher.hang.ask import Inquiry
     from launcher.hang.model import Answer, RankRecord
     from launcher.hang.recorder import Recorder
+    from launcher.observers.stall import StallDetector
+    from launcher.observers.stragglers import Numbers
     from launcher.process.spawn import Child
 
     Then = Callable[[Sequence[Answer]], None]
+
+IDLE_WINDOWS = 10
+"""Number of windows without movement that make a stall, without ``--stall-timeout``."""
 
 
 class Collector:
@@ -44,6 +54,7 @@ class Collector:
         self._runtime, self._coordination = runtime, coordination
         self._recorder: Recorder | None = None
         self._inquiry: Inquiry | None = None
+        self._detector: StallDetector | None = None
         self._until = self._asked_at = 0.0
         self._then: list[Then] = []
 
@@ -66,7 +77,10 @@ class Collector:
         return self._recorder.plan(child.argv, child.environ, self._runtime.attempt)
 
     def end_attempt(self) -> None:
-        """Read what the recorders of an attempt have left, whose processes have ended."""
+        """Stop watching, and read what the recorders of an attempt have left, whose processes have ended."""
+        if self._detector is not None:
+            self._detector.close()
+            self._detector = None
         if self._recorder is not None:
             if self._runtime.failed:
                 self._runtime.loop.guard(self.read_rest)
@@ -184,6 +198,112 @@ class Collector:
             self._inquiry.close()
         self._inquiry, self._then, self.due = None, [], None
 
+    # --- a job that hangs
+
+    def watch(
+        self, started: float, end_for: Callable[[Reason], None], has_progressed: Callable[[], bool | None]
+    ) -> None:
+        """Watch an attempt for a stall.
+
+        Args:
+            started: When it started, by the monotonic clock.
+            end_for: Ends the job for a reason of the launcher's own.
+            has_progressed: Whether the user's pattern has matched; None without one.
+        """
+        from launcher.observers.stall import StallDetector
+        from launcher.output.progress import Gpus
+
+        runtime, watch, group = self._runtime, self._runtime.watch, self._runtime.group
+        movement = phases = None
+        if not watch.stall_timeout_s:  # CPU time and network count
+            from launcher.observers.movement import Movement
+            from launcher.process.families import list_ranks
+
+            window_s = watch.idle_timeout_s / IDLE_WINDOWS
+            movement = Movement(lambda table: list_ranks(group.processes, table), window_s)
+        if watch.stall_limits:  # each phase may have its own limit
+            from launcher.observers.connections import with_descendants
+            from launcher.observers.phases import Phases
+
+            phases = Phases(
+                dict(watch.stall_limits),
+                has_progressed,
+                lambda: (pid for one in group.running for pid in with_descendants(one)),
+                runtime.folder.path,
+            )
+        self._detector = StallDetector(
+            watch.stall_timeout_s or watch.idle_timeout_s,
+            lambda: runtime.output.last_s,
+            lambda what: self._on_stall(what, end_for),
+            lambda: self._coordination.on_quiet(None),
+            started=started,
+            gpus=Gpus(runtime.environ.get("CUDA_VISIBLE_DEVICES")),
+            movement=movement,
+            phases=phases,
+            sees_output=runtime.output.sees_all,
+        )
+        runtime.loop.timers.append(self._detector)
+
+    def _on_stall(self, what: str, end_for: Callable[[Reason], None]) -> None:
+        """Ask all ranks, and report; in a job of several nodes node 0 does."""
+        runtime = self._runtime
+        if runtime.is_ending or self._coordination.on_quiet(what) or not runtime.group.running:
+            return
+        self.ask_progress(lambda answers, progress: self._report(what, answers, progress, end_for))
+
+    def ask_progress(self, then: Callable[[Sequence[Answer], Numbers], None]) -> None:
+        """Ask all processes what they do and how far they are."""
+        self.ask(lambda answers: ask_progress(self._runtime, lambda progress: then(answers, progress)))
+
+    def _report(
+        self, what: str, answers: Sequence[Answer], progress: Numbers, end_for: Callable[[Reason], None]
+    ) -> None:
+        from launcher.failure.arbiter import STALLED
+        from launcher.failure.reason import Reason
+        from launcher.hang.report import describe_hang
+
+        runtime = self._runtime
+        if runtime.is_ending:
+            return
+        self.join(answers)
+        world_size = runtime.place.world_size
+        hang = describe_hang(what, answers, world_size, {}, (), progress, self.records)
+        self.show(hang.headline, hang.lines)
+        if runtime.watch.on_stall == "stop":
+            end_for(Reason(STALLED, hang.headline))
+
+    def show(self, headline: str, lines: Sequence[str]) -> None:
+        """Print the report, and write all stacks of this node to a file."""
+        files = [*self._write(headline), *self._name_dumps()]
+        self._runtime.output.say("\n  ".join([headline, *lines, *files]), "stall")
+
+    def _write(self, headline: str) -> list[str]:
+        """Write all stacks to a file; return a line with its path, or with the error."""
+        from launcher.hang.report import write_stacks
+
+        folder = self._runtime.folder
+        if folder.fd is None or not self.answers:
+            return []
+        try:
+            name = write_stacks(folder.fd, headline, self.answers)
+        except OSError as error:
+            return [f"all stacks: cannot be written to {folder.path}: {error.strerror}"]
+        folder.keeps = True
+        return [f"all stacks: {folder.path}/{name}"]
+
+    def _name_dumps(self) -> list[str]:
+        """Return lines with the directory of the copies of dumps, and with what was left out of it."""
+        from launcher.core.redact import quote
+        from launcher.core.wire import LINE_LENGTH
+
+        own = self._runtime.folder
+        if not self.dumps:
+            return self.notes
+        folder = os.path.dirname(self.dumps[-1])
+        if own.path is not None and folder.startswith(f"{own.path}/"):
+            own.keeps = True
+        return [f"dumps of the flight recorders: {quote(folder, LINE_LENGTH)}", *self.notes]
+
     # --- the answers of a job of one node
 
     def join(self, answers: Sequence[Answer]) -> None:
@@ -191,6 +311,23 @@ class Collector:
         from launcher.hang.report import make_groups
 
         self.groups = make_groups(answers, self.records, self._runtime.place.world_size)
+
+
+def ask_progress(runtime: Runtime, take: Callable[[Numbers], None]) -> None:
+    """Call ``take`` with the progress of each rank here by ``--progress-pattern``; none if not known."""
+    pattern, ranks = runtime.watch.restarts.progress_pattern, runtime.group.processes
+    if not pattern:
+        take(())
+        return
+    from launcher.observers.stragglers import ask_numbers
+
+    output = runtime.output
+    tails = {one.child.rank: b"\n".join(output.read_tails(index)) for index, one in enumerate(ranks)
+             if not (one.child.companion or one.child.called)}  # fmt: skip
+    try:
+        ask_numbers(pattern, tails, runtime.group.helpers, take)
+    except OSError:  # the kernel is short of something
+        take(())
 
 
 def list_running(runtime: Runtime) -> list[tuple[int, int]]:

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from launcher.agent.collector import Collector
     from launcher.agent.coordination import Coordination
-    from launcher.agent.hangs import HangHandler
     from launcher.agent.milestones import Milestones
     from launcher.agent.preempted import Response
     from launcher.agent.runtime import Runtime
@@ -370,7 +369,6 @@ class Observers:
         self._status: Progress | None = None
         self._pace: PaceWatch | None = None
         self._trainer: TrainerStatus | None = None
-        self._hangs: HangHandler | None = None
         self.hidden: list[Cause] = []
         self._checking: Helper | None = None
         self._answering: Timer | None = None
@@ -441,8 +439,6 @@ class Observers:
         self._runtime.loop.guard(self._end_attempt)
 
     def _end_attempt(self) -> None:
-        if self._hangs is not None:
-            self._hangs.close()
         if self._status is not None:
             self._status.close()
             self._status = None
@@ -604,9 +600,9 @@ class Observers:
             timers.append(Later(now + PACE_AFTER_S, self._watch_pace))
         if watch.stall_timeout_s:
             wait_s = min(STATUS_AFTER_S, watch.stall_timeout_s / 10)
-            timers.append(Later(now + wait_s, lambda: self.hangs.watch(now)))
+            timers.append(Later(now + wait_s, lambda: self._watch_stalls(now)))
         elif watch.idle_timeout_s and not runtime.shares_terminal:  # a user at a terminal sees it
-            timers.append(Later(now + watch.idle_timeout_s / 10, lambda: self.hangs.watch(now)))
+            timers.append(Later(now + watch.idle_timeout_s / 10, lambda: self._watch_stalls(now)))
 
     def _start_progress(self, started: float) -> None:
         from launcher.output.progress import Gpus, Progress
@@ -625,16 +621,8 @@ class Observers:
         )
         runtime.loop.timers.append(self._status)
 
-    @property
-    def hangs(self) -> HangHandler:
-        """Watch for hangs, and what follows from one; loaded when it is needed."""
-        if self._hangs is None:
-            from launcher.agent.hangs import HangHandler
-
-            self._hangs = HangHandler(
-                self._runtime, self._coordination, self._evidence, self._end_for, lambda: self.progressed
-            )
-        return self._hangs
+    def _watch_stalls(self, started: float) -> None:
+        self._evidence.watch(started, self._end_for, lambda: self.progressed)
 
     # --- checks of this node
 

@@ -395,10 +395,10 @@ class ClusterNode:
             case Look():
                 number, tell = message.number, self._tell_look
                 runtime.loop.guard(
-                    lambda: parts.observers.hangs.ask(lambda found, progress: tell(number, found, progress))
+                    lambda: parts.evidence.ask_progress(lambda found, progress: tell(number, found, progress))
                 )
             case Hung():
-                runtime.loop.guard(lambda: parts.observers.hangs.show(message.headline, message.lines))
+                runtime.loop.guard(lambda: parts.evidence.show(message.headline, message.lines))
             case Seen():
                 if message.attempt == self.state.attempt:
                     parts.evidence.groups = message.groups

@@ -12,8 +12,7 @@ import os
 import socket
 import time
 
-from launcher.agent.collector import list_running
-from launcher.agent.hangs import ask_progress
+from launcher.agent.collector import ask_progress, list_running
 from launcher.channel import lines
 from launcher.channel.connection import Connection
 from launcher.channel.keys import TOKEN_VARIABLE
