@@ -249,9 +249,9 @@ class Collector:
         runtime = self._runtime
         if runtime.is_ending or self._coordination.on_quiet(what) or not runtime.group.running:
             return
-        self.ask_progress(lambda answers, progress: self._report(what, answers, progress, end_for))
+        self.ask_all(lambda answers, progress: self._report(what, answers, progress, end_for))
 
-    def ask_progress(self, then: Callable[[Sequence[Answer], Numbers], None]) -> None:
+    def ask_all(self, then: Callable[[Sequence[Answer], Numbers], None]) -> None:
         """Ask all processes what they do and how far they are."""
         self.ask(lambda answers: ask_progress(self._runtime, lambda progress: then(answers, progress)))
 

@@ -395,7 +395,7 @@ class ClusterNode:
             case Look():
                 number, tell = message.number, self._tell_look
                 runtime.loop.guard(
-                    lambda: parts.evidence.ask_progress(lambda found, progress: tell(number, found, progress))
+                    lambda: parts.evidence.ask_all(lambda found, progress: tell(number, found, progress))
                 )
             case Hung():
                 runtime.loop.guard(lambda: parts.evidence.show(message.headline, message.lines))
