@@ -50,8 +50,21 @@ def read_torchrun(reader: Reader) -> None:
         _claim_worker(reader)  # one of several on this node: an outer rank is not its own
     elif names:
         reader.note(f"TORCHELASTIC_RUN_ID without {names}: left over from another run, not used")
-    elif is_worker(reader):
+    elif _is_among_ranks(reader) or is_worker(reader):
         _claim_worker(reader)
+
+
+def _is_among_ranks(reader: Reader) -> bool:
+    """Whether mpirun numbers as many processes as torchrun, but more than one per node; report it then.
+
+    It has started several on a node, and one of them has started torchrun (or a worker has started mpirun).
+    That is the same for all processes of the job, while numbers on a node with one rank do not show it.
+    """
+    world, nodes = reader.text("WORLD_SIZE"), reader.text("GROUP_WORLD_SIZE")
+    is_among = reader.text(OPEN_MPI.size) == world and nodes not in ("1", world)
+    if is_among:
+        reader.refuse("torchrun-among-ranks", OPEN_MPI.size, nodes=reader.origin("GROUP_WORLD_SIZE"))
+    return is_among
 
 
 def is_worker(reader: Reader) -> bool:
