@@ -86,8 +86,8 @@ def gather(
     reads: set[str] = set()
     environ = {name: environ[name] for name in environ if environ[name]}
     for name, read in _choose(environ, only):
-        reader = Reader(name, environ, host, starts_job=starts_job, node_count=node_count)
-        reader.read_before |= reads
+        reader = Reader(name, environ, host, node_count)
+        reader.starts_job, reader.read_before = starts_job, frozenset(reads)
         read(reader)
         is_sealed = bool(evidence) and evidence[-1].seals
         (around if is_sealed else evidence).append(reader.evidence())

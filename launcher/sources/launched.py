@@ -95,12 +95,17 @@ def is_left_over(reader: Reader) -> bool:
         return False
     from launcher.guest import marker
 
-    task = None
+    is_other = False
     if reader.has("TF_CONFIG"):
-        from launcher.sources import tensorflow
+        from launcher.sources.tensorflow import find_task
 
-        task = tensorflow.find_rank(reader.text("TF_CONFIG") or "")
-    is_other = task not in (None, (reader.text("RANK"), reader.text("WORLD_SIZE")))
+        task, contract = (
+            find_task(reader.text("TF_CONFIG") or ""),
+            (reader.text("RANK"), reader.text("WORLD_SIZE")),
+        )
+        is_other = (
+            task is not None and task.rank is not None and contract != (str(task.rank), str(len(task.hosts)))
+        )
     local_size = reader.text("LOCAL_WORLD_SIZE")
     here = [reader.text(family.local_size) for family in TABLE if local_size]
     if is_other or any(size not in (None, local_size) for size in here):

@@ -16,9 +16,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import TypeVar
 
+    from launcher.core.model import Value
     from launcher.machine.host import Host
 
     Parsed = TypeVar("Parsed")
+    Stated = TypeVar("Stated", bound=Value)
 
 
 def short(host: str) -> str:
@@ -38,21 +40,14 @@ class Reader(Source):
     ``read_before``: names that sources nearer to the process have read.
     """
 
-    def __init__(
-        self,
-        source: str,
-        environ: Mapping[str, str],
-        host: Host,
-        *,
-        starts_job: bool = False,
-        node_count: int | None = None,
-    ) -> None:
+    starts_job = False
+    read_before: frozenset[str] = frozenset()
+
+    def __init__(self, source: str, environ: Mapping[str, str], host: Host, node_count: int | None) -> None:
         super().__init__(source, node_count)
         self.environ = environ
         self.host = host
-        self.starts_job = starts_job
         self.names: set[str] = set()
-        self.read_before: set[str] = set()
         self._origins: dict[str, str] = {}
 
     def text(self, name: str) -> str | None:
@@ -104,6 +99,15 @@ class Reader(Source):
         """Return a variable as an integer; None if unset, None and a problem if malformed."""
         return self.parsed(name, lambda text: parse_int(text, minimum, *limit))
 
+    def claim_parsed(
+        self, fact: Fact, name: str, parse: Callable[[str], Stated], trust: Trust = Trust.STATED
+    ) -> Stated | None:
+        """State a fact from a variable; return what a function makes of it, as `parsed` does."""
+        value = self.parsed(name, parse)
+        if value is not None:
+            self.claim(fact, value, name, trust)
+        return value
+
     def claim_int(
         self, fact: Fact, name: str, minimum: int | None = None, trust: Trust = Trust.STATED
     ) -> int | None:
@@ -112,10 +116,8 @@ class Reader(Source):
         ``minimum`` is 1 for counts and ports, and 0 for indices, if it is not given.
         """
         limit = (PORT_LIMIT,) if fact is Fact.MASTER_PORT else ()
-        value = self.integer(name, int(fact in AT_LEAST_ONE) if minimum is None else minimum, *limit)
-        if value is not None:
-            self.claim(fact, value, name, trust)
-        return value
+        least = int(fact in AT_LEAST_ONE) if minimum is None else minimum
+        return self.claim_parsed(fact, name, lambda text: parse_int(text, least, *limit), trust)
 
     def claim_numbers(
         self, names: Iterable[tuple[Fact, str]], trust: Trust = Trust.STATED
@@ -144,10 +146,7 @@ class Reader(Source):
 
     def claim_host(self, fact: Fact, name: str, trust: Trust = Trust.STATED) -> str | None:
         """State a fact from a variable with a host; a port after it is dropped."""
-        host = self.parsed(name, lambda text: parse_host_port(text)[0])
-        if host is not None:
-            self.claim(fact, host, name, trust)
-        return host
+        return self.claim_parsed(fact, name, lambda text: parse_host_port(text)[0], trust)
 
     def hosts(self, name: str, separator: str | None = ",") -> tuple[str, ...]:
         """Return a variable as a list of hosts; empty if unset, empty and a problem if malformed."""

@@ -66,9 +66,10 @@ MARKERS = (NODE_INDEX, *dict(LSF_HOSTS), LSF_SLOTS, *HOST_FILES, *(n for row in 
 def read(reader: Reader) -> None:
     """Report a sign for each platform whose variables show several nodes; claim the counts of nodes too."""
     if reader.has(TF_CONFIG):
-        from launcher.sources.tensorflow import names_several
+        from launcher.sources.tensorflow import find_task
 
-        if names_several(reader.text(TF_CONFIG) or ""):
+        task = find_task(reader.text(TF_CONFIG) or "")
+        if task is None or task.names_several():
             return  # TF_CONFIG says more, also about a task without a rank
     for row in TABLE:
         kinds = [(name, kind) for pattern, kind in row.kinds for name in _find_names(reader, row, pattern)]

@@ -15,7 +15,7 @@ pkg/runtime/framework/plugins/torch.
 
 from __future__ import annotations
 
-from launcher.core.environ import MEETS_AT_MASTER, parse_host_port, parse_nodes
+from launcher.core.environ import MEETS_AT_MASTER, parse_host_port, parse_int, parse_nodes
 from launcher.core.model import COUNT_WORDS, Fact, Scope, Trust
 from launcher.sources import MARKERS, launched
 from launcher.sources.reader import Reader
@@ -102,17 +102,16 @@ def read_agent(reader: Reader) -> None:
         if nodes is not None:
             reader.claim(Fact.NODE_COUNT if isinstance(nodes, int) else Fact.NODE_RANGE, nodes, KUBEFLOW)
         reader.claim_int(Fact.NODE_RANK, PET_RANK)
-    each = reader.text(NPROC_PER_NODE)
-    if each in COUNT_WORDS:
-        reader.claim(Fact.PROCESSES_PER_NODE, each, NPROC_PER_NODE)
-    else:
-        reader.claim_int(Fact.PROCESSES_PER_NODE, NPROC_PER_NODE, 1)
+    reader.claim_parsed(
+        Fact.PROCESSES_PER_NODE,
+        NPROC_PER_NODE,
+        lambda text: text if text in COUNT_WORDS else parse_int(text, 1),
+    )
     reader.claim_host(Fact.MASTER_ADDR, PET_ADDR)
     reader.claim_int(Fact.MASTER_PORT, PET_PORT)
     if reader.has(RDZV_ENDPOINT) and (reader.text("PET_RDZV_BACKEND") or "static") in MEETS_AT_MASTER:
         # host[:port] of the rendezvous; by convention node 0 of a fixed job, and port 0 for a free one
         host, port = reader.parsed(RDZV_ENDPOINT, lambda text: parse_host_port(text, 0)) or (None, None)
-        if host is not None:
-            reader.claim(Fact.MASTER_ADDR, host, RDZV_ENDPOINT, Trust.DERIVED)
-        if port is not None:
-            reader.claim(Fact.MASTER_PORT, port, RDZV_ENDPOINT, Trust.DERIVED)
+        for fact, value in ((Fact.MASTER_ADDR, host), (Fact.MASTER_PORT, port)):
+            if value is not None:
+                reader.claim(fact, value, RDZV_ENDPOINT, Trust.DERIVED)
