@@ -8,7 +8,7 @@ from __future__ import annotations
 from launcher.core.frozen import frozen
 from launcher.core.mpi import OPEN_MPI
 from launcher.machine import network
-from launcher.machine.azure import Vm, ask_vm, is_azure, read_vm
+from launcher.machine.azure import Vm, VmKind, ask_vm, is_azure, read_vm
 from launcher.machine.infiniband import Port, is_usable, read_ports
 from launcher.machine.libraries import NCCL_PLUGINS, find_libraries, list_libraries
 from launcher.machine.network import DEFAULT, Interface, leads_out, read_interfaces
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from launcher.core.model import Gpu
-    from launcher.machine.azure import VmKind
     from launcher.machine.host import Host
 
 ELSEWHERE = "start the job on nodes that have it, or leave the flag out"
@@ -47,7 +46,8 @@ class Facts:
         why_interface: How that is known, or why it is not.
         default_interfaces: Interfaces with a default route; read only if there are several ports.
         gpu_paths: Places of the machine's GPUs in the PCI tree, exposed or not; read with these.
-        vm: The Azure VM, as far as it is known.
+        kind: What all Azure VMs of this one's size have; None if that is unknown.
+        vm_name: The name of the VM's size; empty if it is unknown.
         is_azure: Whether this is certainly an Azure VM.
         plugins: Paths of plugins that NCCL could load; for each name the one that the loader finds first.
         strays: Plugins in directories that the loader does not search.
@@ -68,7 +68,8 @@ class Facts:
     why_interface: str = ""
     default_interfaces: frozenset[str] = frozenset()
     gpu_paths: tuple[tuple[str, ...], ...] = ()
-    vm: Vm | None = None
+    kind: VmKind | None = None
+    vm_name: str = ""
     is_azure: bool = False
     plugins: tuple[str, ...] = ()
     strays: tuple[str, ...] = ()
@@ -79,16 +80,6 @@ class Facts:
     has_imex: bool = False
     mpi_chooses: bool = False
     environ: Mapping[str, str] = {}
-
-    @property
-    def kind(self) -> VmKind | None:
-        """What all VMs of this one's size have; None if that is unknown."""
-        return self.vm.kind if self.vm else None
-
-    @property
-    def vm_name(self) -> str:
-        """The name of the VM's size; empty if it is unknown."""
-        return self.vm.name if self.vm else ""
 
     def told(self, name: str) -> str | None:
         """Return the user's value of a variable, as NCCL would see it; None if unset."""
@@ -195,7 +186,8 @@ def read_facts(
         interfaces=interfaces,
         interface=interface,
         why_interface=why,
-        vm=vm,
+        kind=kind,
+        vm_name=vm.name if vm else "",
         is_azure=certain,
         plugins=plugins,
         strays=tuple(path for path in beside if path not in plugins),

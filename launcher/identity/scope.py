@@ -6,18 +6,15 @@ should run. The presence of RANK decides nothing, because platforms set it in bo
 
 from __future__ import annotations
 
-from launcher.core.errors import make_error, make_problem
+from launcher.core.errors import Problem, make_error, make_problem
 from launcher.core.frozen import replace
-from launcher.core.model import AMD_GPU, INTEGRATED_XPU, Claim, Decided, Fact, Lost, Scope, Trust
+from launcher.core.model import AMD_GPU, INTEGRATED_XPU, Claim, Decided, Fact, Lost, Machine, Scope, Trust
 from launcher.identity.ledger import DEFAULTS, IDENTITY, STARTED, Ledger, derive
 from launcher.identity.topology import list_places
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from launcher.core.errors import Problem
-    from launcher.core.model import Machine
 
 ONE_PER_NODE = "tensorflow"
 """A framework in which one process uses all GPUs of its node."""
@@ -193,7 +190,7 @@ def add_local_size(ledger: Ledger) -> Iterator[Claim]:
     origin, size = ledger.origin(Fact.WORLD_SIZE), world // count
     if count in (1, world):  # every node has at least one process
         yield derive(Fact.LOCAL_SIZE, size, origin, Trust.DERIVED)
-    elif size * count == world and nodes and ledger.is_even(nodes.source) and _fits(ledger, size, count):
+    elif size * count == world and nodes and ledger.is_even(nodes) and _fits(ledger, size, count):
         yield derive(Fact.LOCAL_SIZE, size, f"{origin} over {nodes.origin}", Trust.DERIVED)
 
 

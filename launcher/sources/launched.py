@@ -18,11 +18,9 @@ from launcher.sources.signs import is_above
 MARKER = "LAUNCHER_LAUNCHED"
 SAME = (("ROLE_RANK", "RANK"), ("ROLE_WORLD_SIZE", "WORLD_SIZE"), ("MASTER_ADDRESS", "MASTER_ADDR"))
 """Pairs of variables that the contract sets to the same value. A platform sets only the second of a pair."""
-FACTS = (
-    *((Fact.RANK, "RANK"), (Fact.WORLD_SIZE, "WORLD_SIZE"), (Fact.LOCAL_RANK, "LOCAL_RANK")),
-    *((Fact.LOCAL_SIZE, "LOCAL_WORLD_SIZE"), (Fact.NODE_RANK, "GROUP_RANK")),
-    *((Fact.NODE_COUNT, "GROUP_WORLD_SIZE"), (Fact.MASTER_PORT, "MASTER_PORT")),
-)
+OF_NODE = ("GROUP_RANK", "GROUP_WORLD_SIZE")
+NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", *OF_NODE, "MASTER_PORT")
+"""torchrun's variables, in the order of the facts of a process."""
 
 
 def read(reader: Reader) -> None:
@@ -45,7 +43,7 @@ def read_torchrun(reader: Reader) -> None:
 
     if reader.text(AGENT_STORE) == NO_STORE and reader.has(MARKER):
         return  # a process of this launcher or a child of one
-    names = ", ".join(name for _, name in FACTS if not reader.has(name))
+    names = ", ".join(name for name in NAMES if not reader.has(name))
     if is_above(reader, "LOCAL_WORLD_SIZE", 1) and not (reader.has("RANK") and reader.has("WORLD_SIZE")):
         _claim_worker(reader)  # one of several on this node: an outer rank is not its own
     elif names:
@@ -72,13 +70,15 @@ def is_worker(reader: Reader) -> bool:
 
     mpirun can start torchrun once per node, but not several times.
     """
-    names = ("TORCHELASTIC_RUN_ID", *(name for _, name in FACTS))
-    return all(map(reader.has, names)) and reader.text(OPEN_MPI.local_size) in (None, "1")
+    return all(map(reader.has, ("TORCHELASTIC_RUN_ID", *NAMES))) and reader.text(OPEN_MPI.local_size) in (
+        None,
+        "1",
+    )
 
 
 def _claim_worker(reader: Reader) -> None:
     """Claim the contract of one process; outer sources do not count."""
-    reader.claim_numbers(FACTS)
+    reader.claim_process(NAMES)
     reader.claim_host(Fact.MASTER_ADDR, "MASTER_ADDR")
     reader.starts = Scope.PROCESS
     reader.seals = True

@@ -88,22 +88,12 @@ def _list_forwarded(reader: Reader) -> tuple[str, ...] | None:
     None if all variables of this process are so: a daemon of mpirun has started it. Where neither is visible
     (a container for each process), nothing shows that mpirun forwards any, on no node.
     """
-    line = _starter_line(reader)
-    if _program(line) in DAEMONS:
+    line = reader.find_ancestor(*DAEMONS, *STARTERS)
+    if line and line[0].endswith(DAEMONS):
         return None
     listed = (reader.text(FORWARD_LIST) or "").replace(",", ";").split(";")
     listed += [name for flag, name in pairwise(line) if flag in ("-x", "--x")]
     return tuple(name.partition("=")[0].strip() for name in listed)
-
-
-def _starter_line(reader: Reader) -> tuple[str, ...]:
-    """Return the command line of mpirun or of its daemon above this process; empty if none is visible."""
-    lines = (line for line in reader.host.ancestors() if _program(line) in (*DAEMONS, *STARTERS))
-    return next(lines, ())
-
-
-def _program(line: tuple[str, ...]) -> str:
-    return line[0].rpartition("/")[2] if line else ""
 
 
 def _is_number(text: str) -> bool:
@@ -200,7 +190,7 @@ def _is_master_elsewhere(daemon: int | None, node: int | None, nodes: int | None
 
 
 def _count_daemons(reader: Reader) -> int | None:
-    for name, number in pairwise(_starter_line(reader)):
+    for name, number in pairwise(reader.find_ancestor(*DAEMONS, *STARTERS)):
         if name == DAEMON_COUNT and _is_number(number):
             return int(number)
     # node[1:0-2]@0(3): names, then the indices of their daemons, here three starting at 0

@@ -28,6 +28,10 @@ def short(host: str) -> str:
     return host.partition(".")[0]
 
 
+OF_PROCESS = (
+    *(Fact.RANK, Fact.WORLD_SIZE, Fact.LOCAL_RANK, Fact.LOCAL_SIZE),
+    *(Fact.NODE_RANK, Fact.NODE_COUNT, Fact.MASTER_PORT),
+)
 AT_LEAST_ONE = (Fact.WORLD_SIZE, Fact.LOCAL_SIZE, Fact.NODE_COUNT, Fact.MASTER_PORT)
 """Numbers that are never 0."""
 
@@ -73,6 +77,11 @@ class Reader(Source):
     def own_name(self) -> str:
         """Return this node's name, without its domain."""
         return short(self.host.hostname())
+
+    def find_ancestor(self, *programs: str) -> tuple[str, ...]:
+        """Return the command line of the nearest ancestor that runs one of some programs; empty if none does."""
+        lines = (line for line in self.host.ancestors() if line and line[0].rpartition("/")[2] in programs)
+        return next(lines, ())
 
     def matching(self, prefix: str, suffix: str) -> list[str]:
         """Return the names of variables that are set and match ``PREFIX?*SUFFIX``, sorted."""
@@ -126,9 +135,8 @@ class Reader(Source):
         return [self.claim_int(fact, name, trust=trust) for fact, name in names]
 
     def claim_process(self, names: Sequence[str]) -> list[int | None]:
-        """State rank, world size, local rank and local size, or the first ones; return the numbers."""
-        facts = (Fact.RANK, Fact.WORLD_SIZE, Fact.LOCAL_RANK, Fact.LOCAL_SIZE)
-        return self.claim_numbers(zip(facts, names))  # noqa: B905 - there may be fewer names
+        """State the facts of `OF_PROCESS`, or the first of them, from a variable each; return the numbers."""
+        return self.claim_numbers(zip(OF_PROCESS, names))  # noqa: B905 - there may be fewer names
 
     def set_least(self, index: int, name: str) -> None:
         """State that this node's rank is not below a variable's index."""

@@ -55,8 +55,7 @@ def _read_process(reader: Reader, names: Names) -> None:
     _, size, local_rank, local_size = reader.claim_process(family.numbers())
     reader.confirm(names.local_rank, local_rank, family.local_rank)
     local_size = reader.claim_int(Fact.LOCAL_SIZE, names.local_size) or local_size
-    of_node = ((Fact.NODE_RANK, names.index), (Fact.NODE_COUNT, names.count))
-    _, nodes = reader.claim_numbers(of_node)
+    _, nodes = reader.claim_numbers(((Fact.NODE_RANK, names.index), (Fact.NODE_COUNT, names.count)))
     if size and nodes and nodes in (1, size):  # every node in the count has a task
         local_size = size // nodes
         origin = f"{family.size}={size}, {names.count}={nodes}"

@@ -40,21 +40,18 @@ OF_PROCESSES = ("sizes", "ranks", "parts")
 class Signs(Names):
     """A block of ``signs.txt``, or of ``nodes.txt``; ``kinds`` are its variables, each with its kind."""
 
-    kinds: tuple[tuple[str, str], ...] = ()
+    def __init__(self, fields: Mapping[str, str]) -> None:
+        super().__init__(fields)
+        names = {kind: expand(tuple(fields.get(kind, "").split())) for kind in KINDS}
+        self.kinds = tuple((name, kind) for kind in KINDS for name in names[kind])
 
 
 def _read_table() -> Iterator[Signs]:
     for block in BLOCKS:
         rows = [row for row in NODES if not row.processes] if block.name == "nodes" else []
-        yield from (_make({"fix": "task", "counts": row.count, "indices": row.index}) for row in rows)
+        yield from (Signs({"fix": "task", "counts": row.count, "indices": row.index}) for row in rows)
         if "fix" in block.fields:
-            yield _make(block.fields)
-
-
-def _make(fields: Mapping[str, str]) -> Signs:
-    row = Signs(fields)
-    row.kinds = tuple((name, kind) for kind in KINDS for name in expand(tuple(fields.get(kind, "").split())))
-    return row
+            yield Signs(block.fields)
 
 
 TABLE = tuple(_read_table())

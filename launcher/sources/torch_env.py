@@ -26,12 +26,11 @@ KUBEFLOW, VERTEX_AI, VOLCANO = "PET_NNODES", "CLUSTER_SPEC", "VC_"
 _, PET_RANK, PET_ADDR, RDZV_ENDPOINT, STANDALONE, NPROC_PER_NODE = AGENT = MARKERS["torch_agent"]
 PET_PORT = "PET_MASTER_PORT"
 PODS = ("KUBERNETES_SERVICE_HOST", "RUNAI_NUM_OF_GPUS", PET_RANK, PET_ADDR, PET_PORT, NPROC_PER_NODE)
-TORCHRUN = ((Fact.NODE_RANK, "GROUP_RANK"), (Fact.NODE_COUNT, "GROUP_WORLD_SIZE"))
-DEEPSPEED = ((Fact.NODE_RANK, "CROSS_RANK"), (Fact.NODE_COUNT, "CROSS_SIZE"), (Fact.LOCAL_SIZE, "LOCAL_SIZE"))
-"""Variables that torchrun, and DeepSpeed's launcher, add to the contract in every process."""
+DEEPSPEED = {"CROSS_RANK": Fact.NODE_RANK, "CROSS_SIZE": Fact.NODE_COUNT, "LOCAL_SIZE": Fact.LOCAL_SIZE}
+"""Variables that DeepSpeed's launcher adds to the contract in every process."""
 BY_TORCHRUN = ("GROUP_RANK", "ROLE_RANK")
 """Variables that torchrun sets in every process; it sets no NODE_RANK."""
-OF_A_PROCESS = (LOCAL_RANK, "GROUP_RANK", "GROUP_WORLD_SIZE")
+OF_A_PROCESS = (LOCAL_RANK, *launched.OF_NODE)
 
 
 def counts_nodes(reader: Reader) -> str:
@@ -56,10 +55,10 @@ def read(reader: Reader) -> None:
     is_process = all(map(reader.has, (RANK, WORLD_SIZE, LOCAL_RANK)))
     is_sealed = launched.is_worker(reader)
     if not counts_nodes(reader):
-        reader.claim_process((RANK, WORLD_SIZE, LOCAL_RANK, "LOCAL_WORLD_SIZE"))
-        if is_process and not is_sealed:
-            by_deepspeed = all(reader.has(name) for _, name in DEEPSPEED)
-            reader.claim_numbers((*TORCHRUN, *(DEEPSPEED if by_deepspeed else ())))
+        is_of_node = is_process and not is_sealed
+        reader.claim_process(launched.NAMES[: 6 if is_of_node else 4])
+        if is_of_node and all(map(reader.has, DEEPSPEED)):
+            reader.claim_numbers((fact, name) for name, fact in DEEPSPEED.items())
     if is_sealed or not (is_process and reader.has(*BY_TORCHRUN)):
         reader.claim_int(Fact.NODE_RANK, NODE_RANK)  # else it is about what started torchrun
     reader.claim_host(Fact.MASTER_ADDR, MASTER_ADDR)
