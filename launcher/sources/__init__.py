@@ -44,8 +44,9 @@ class SourceRow:
 
 MARKERS = {block.name: expand(block.words("markers")) for block in rows.SOURCES}
 MARKERS |= {"node_names": rows.NODE_MARKERS, "signs": signs.MARKERS}
-READS = {block.name: block.fields.get("read", f"{block.name}.read") for block in rows.SOURCES}
-TABLE = tuple(SourceRow(name, MARKERS[name], read) for name, read in READS.items())
+TABLE = tuple(
+    SourceRow(b.name, MARKERS[b.name], b.fields.get("read", f"{b.name}.read")) for b in rows.SOURCES
+)
 
 
 @frozen

@@ -79,7 +79,7 @@ class Reader(Source):
         return short(self.host.hostname())
 
     def find_ancestor(self, *programs: str) -> tuple[str, ...]:
-        """Return the command line of the nearest ancestor that runs one of some programs; empty if none does."""
+        """Return the command line of the nearest ancestor that is one of some programs; empty without one."""
         lines = (line for line in self.host.ancestors() if line and line[0].rpartition("/")[2] in programs)
         return next(lines, ())
 

@@ -108,13 +108,12 @@ def _read_names(reader: Reader, tasks: Tasks) -> None:
     """Claim this pod by its index if one task has all pods, else by its name in the lists of hosts."""
     ranked = RANKED if tasks.keys() >= set(RANKED) else tuple(tasks)
     hosts = _list_hosts(tasks, ranked)
-    if len(ranked) > 1 and (ranked != RANKED or not all(tasks[task] for task in ranked)):
+    if len(ranked) > 1 and not (ranked == RANKED and _are_listed(tasks)):
         _sign(reader, "unknown which tasks have ranks")
         return
     counted = [_name(task, COUNT) for task in ranked] or [NODE_COUNT]
     count = reader.claim_int(Fact.NODE_COUNT, counted[0]) if len(counted) == 1 else None
-    count = count or len(hosts)
-    if count:
+    if count := count or len(hosts):
         reader.starts = Scope.NODE
         if _claim_node(reader, tasks, hosts, count):
             _claim_hosts(reader, tasks, ranked)
