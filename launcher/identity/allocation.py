@@ -62,7 +62,7 @@ def decide(
     needed: list[Fact] = []
     if is_head:
         facts = ()
-        ledger = settle_processes(ledger, machine).fold(lambda _: [HEAD])
+        ledger = settle_processes(ledger, machine).add(HEAD)
     elif task:
         facts = OF_TASK
         ledger = ledger.fold(lambda it: it.find_contradictions(*facts, Fact.LOCAL_SIZE))

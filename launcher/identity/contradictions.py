@@ -44,8 +44,7 @@ def seal_lone_world(
         return evidence
     if not any(c.trust is Trust.ASKED and c.value == 1 for c in ledger.about(Fact.NODE_COUNT)):
         name = _find_program(whole.source) or f"what set {name_only(whole.origin)}"
-        problem = ledger.refuse("lone-world", world=whole.origin, name=name, other=said[0])
-        ledger.fold(lambda _: [problem]).check()
+        ledger.add(ledger.refuse("lone-world", world=whole.origin, name=name, other=said[0])).check()
     return tuple(
         item
         if item.source in ledger.speakers

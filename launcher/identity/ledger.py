@@ -90,11 +90,13 @@ class Ledger:
         """Return the ledger after rules, each of which sees what the ones before it have found."""
         ledger = self
         for rule in rules:
-            effects = tuple(rule(ledger))
-            ledger = ledger._with(effects) if effects else ledger
+            ledger = ledger.add(*rule(ledger))
         return ledger
 
-    def _with(self, effects: Sequence[Effect]) -> Ledger:
+    def add(self, *effects: Effect) -> Ledger:
+        """Return the ledger with claims, problems and notes, and without claims that are left out."""
+        if not effects:
+            return self
         outs = [(claim, out.why) for out in effects if isinstance(out, Out) for claim in out.claims]
         left_out = {id(claim) for claim, _ in outs}
         claims = [*self.claims, *(effect for effect in effects if isinstance(effect, Claim))]
