@@ -10,6 +10,7 @@ from launcher.core.environ import PORT_LIMIT, Source, parse_host_port, parse_hos
 from launcher.core.errors import make_problem
 from launcher.core.model import Claim, Fact, Trust
 from launcher.core.mpi import STARTED
+from launcher.identity.ledger import IDENTITY
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,10 +29,7 @@ def short(host: str) -> str:
     return host.partition(".")[0]
 
 
-OF_PROCESS = (
-    *(Fact.RANK, Fact.WORLD_SIZE, Fact.LOCAL_RANK, Fact.LOCAL_SIZE),
-    *(Fact.NODE_RANK, Fact.NODE_COUNT, Fact.MASTER_PORT),
-)
+OF_PROCESS = (*IDENTITY, Fact.MASTER_PORT)
 AT_LEAST_ONE = (Fact.WORLD_SIZE, Fact.LOCAL_SIZE, Fact.NODE_COUNT, Fact.MASTER_PORT)
 """Numbers that are never 0."""
 
