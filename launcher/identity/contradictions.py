@@ -75,7 +75,7 @@ def check_numbers(ledger: Ledger) -> Iterator[Problem]:
         number, limit = ledger.number(index), ledger.number(count)
         if number is not None and limit is not None and number >= limit:
             named = {"index": ledger.origin(index), "count": ledger.origin(count), "name": index.value}
-            yield ledger.refuse_facts("index-beyond", index, count, **named, last=limit - 1)
+            yield ledger.refuse("index-beyond", **named, last=limit - 1, fix=ledger.correct(index, count))
     given, local_size = ledger.options.get("nproc_per_node"), ledger.number(Fact.LOCAL_SIZE)
     if given and isinstance(given.value, int) and local_size not in (None, given.value):
         started = ledger.origin(Fact.LOCAL_SIZE)
@@ -160,8 +160,8 @@ def check_master(ledger: Ledger, topology: Topology, host: Host) -> Iterator[Pro
         place := _find_elsewhere(ledger, address, host)
     ):
         shown_by = [fact for fact in (Fact.RANK, Fact.NODE_RANK) if ledger.about(fact)][:1]
-        named = {"origin": ", ".join(map(ledger.origin, shown_by)), "address": address, "place": place}
-        yield ledger.refuse_facts("master-elsewhere", *shown_by, Fact.MASTER_ADDR, **named)
+        origin, fix = ", ".join(map(ledger.origin, shown_by)), ledger.correct(*shown_by, Fact.MASTER_ADDR)
+        yield ledger.refuse("master-elsewhere", origin=origin, address=address, place=place, fix=fix)
 
 
 def _find_elsewhere(ledger: Ledger, address: str, host: Host) -> str:
@@ -192,7 +192,8 @@ def check_seat(ledger: Ledger) -> Iterator[Problem]:
     rank = ledger.best(Fact.NODE_RANK)
     seats = ledger.list_seats(rank) if rank and rank.value and _is_in_order(ledger) else []
     if rank and seats and rank.value not in seats:
-        yield ledger.refuse_facts("other-seat", Fact.NODE_RANK, Fact.HOSTS, rank=rank.origin, seat=seats[0])
+        fix = ledger.correct(Fact.NODE_RANK, Fact.HOSTS)
+        yield ledger.refuse("other-seat", rank=rank.origin, seat=seats[0], fix=fix)
 
 
 def check_least(ledger: Ledger) -> Iterator[Problem]:

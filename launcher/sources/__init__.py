@@ -88,7 +88,7 @@ def gather(
     environ = {name: environ[name] for name in environ if environ[name]}
     for name, read in _choose(environ, only):
         reader = Reader(name, environ, host, node_count)
-        reader.starts_job, reader.read_before = starts_job, frozenset(reads)
+        reader.starts_job, reader.is_named, reader.read_before = starts_job, name == only, frozenset(reads)
         read(reader)
         is_sealed = bool(evidence) and evidence[-1].seals
         (around if is_sealed else evidence).append(reader.evidence())

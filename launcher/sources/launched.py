@@ -48,7 +48,7 @@ def read_torchrun(reader: Reader) -> None:
         _claim_worker(reader)  # one of several on this node: an outer rank is not its own
     elif names:
         reader.note(f"TORCHELASTIC_RUN_ID without {names}: left over from another run, not used")
-    elif _is_among_ranks(reader) or is_worker(reader):
+    elif reader.is_named or _is_among_ranks(reader) or is_worker(reader):
         _claim_worker(reader)
 
 

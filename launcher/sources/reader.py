@@ -39,10 +39,11 @@ class Reader(Source):
 
     ``environ``: the environment; `launcher.sources.gather` passes it without empty variables.
     ``starts_job``: we start the processes of all nodes, so nodes count even if nothing was started there.
+    ``is_named``: the user named this source (``--source``), and no other one is asked.
     ``read_before``: names that sources nearer to the process have read.
     """
 
-    starts_job = False
+    starts_job = is_named = False
     read_before: frozenset[str] = frozenset()
 
     def __init__(self, source: str, environ: Mapping[str, str], host: Host, node_count: int | None) -> None:

@@ -885,8 +885,11 @@ def test_torchrun_in_one_of_several_ranks_of_a_node_is_refused_on_all(
     )
     around = [f"RANK={first}", "SIZE=4", "LOCAL_RANK=0", f"LOCAL_SIZE={sizes[node]}"]
     mpirun = " ".join(f"OMPI_COMM_WORLD_{word}" for word in around)
-    message = refused(f"{torchrun} {mpirun} MASTER_ADDR=10.0.0.4", own=f"10.0.0.{4 + node}")
-    assert message.count("[") == 1 and "--map-by ppr:1:node" in message, message
+    environ, own = f"{torchrun} {mpirun} MASTER_ADDR=10.0.0.4", f"10.0.0.{4 + node}"
+    message = refused(environ, own=own)
+    assert message.count("[") == 1 and "--source torch_elastic" in message, message
+    found = seen(environ, "RANK", "LOCAL_RANK", "MASTER_PORT", own=own, source="torch_elastic")
+    assert found == [str(rank), str(local_rank), "29400"]
 
 
 def test_older_versions_of_open_mpi_number_local_ranks_in_the_order_of_ranks() -> None:
