@@ -105,12 +105,10 @@ def _divide_world(reader: Reader, row: Names, count: int) -> None:
     world, gpus = reader.integer(WORLD_SIZE, 1), reader.integer(row.gpus)
     if world is None or (world == count and not gpus):
         return  # a world size equal to the number of nodes may count nodes
+    nodes = reader.origin(row.count)
     if gpus and world != count * gpus:
-        what, other = f"{reader.origin(row.count)} x {reader.origin(row.gpus)}", row.gpus
+        reader.contradict(WORLD_SIZE, row.gpus, f"{nodes} x {reader.origin(row.gpus)}")
     elif world % count:
-        what, other = f"{reader.origin(row.count)}: expected the same number of processes on each", row.count
+        reader.contradict(WORLD_SIZE, row.count, f"{nodes}: expected the same number of processes on each")
     else:
-        origin = f"{reader.origin(WORLD_SIZE)} / {reader.origin(row.count)}"
-        reader.claim(Fact.PROCESSES_PER_NODE, world // count, origin)
-        return
-    reader.contradict(WORLD_SIZE, other, what)
+        reader.claim(Fact.PROCESSES_PER_NODE, world // count, f"{reader.origin(WORLD_SIZE)} / {nodes}")
