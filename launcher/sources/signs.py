@@ -38,12 +38,17 @@ OF_PROCESSES = ("sizes", "ranks", "parts")
 
 
 class Signs(Names):
-    """A block of ``signs.txt``, or of ``nodes.txt``; ``kinds`` are its variables, each with its kind."""
+    """A block of ``signs.txt``, or of ``nodes.txt``; ``kinds`` are its variables, each with its kind.
+
+    ``names``: all variables of which one must be set; empty if some are only known by their end.
+    """
 
     def __init__(self, fields: Mapping[str, str]) -> None:
         super().__init__(fields)
-        names = {kind: expand(tuple(fields.get(kind, "").split())) for kind in KINDS}
-        self.kinds = tuple((name, kind) for kind in KINDS for name in names[kind])
+        words = {kind: expand(tuple(fields.get(kind, "").split())) for kind in KINDS}
+        self.kinds = tuple((name, kind) for kind in KINDS for name in words[kind])
+        names = {self.file, *(name for name, _ in self.kinds)}
+        self.names = frozenset(names if all(name[:1] != "*" for name in names) else ())
 
 
 def _read_table() -> Iterator[Signs]:
@@ -69,6 +74,8 @@ def read(reader: Reader) -> None:
         if task is None or task.names_several():
             return  # TF_CONFIG says more, also about a task without a rank
     for row in TABLE:
+        if row.names and reader.environ.keys().isdisjoint(row.names):
+            continue
         kinds = [(name, kind) for pattern, kind in row.kinds for name in _find_names(reader, row, pattern)]
         if not (kinds or row.file in reader.environ) or reader.has(row.unless):
             continue
