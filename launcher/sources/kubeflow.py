@@ -25,8 +25,8 @@ NODES, KUBERNETES, GPUS, *_ = MARKERS["kubeflow"]
 PROCESSES = "PET_NPROC_PER_NODE"
 INDEX = "JOB_COMPLETION_INDEX"
 COORDINATOR_PORT = "COORDINATOR_PORT"
-JAX = ("PROCESS_ID", "NUM_PROCESSES", "COORDINATOR_ADDRESS")
-"""JAXJob's variables. Those of the Trainer, which JAX itself reads too, begin with JAX_."""
+JAXJOB = ("PROCESS_ID", "NUM_PROCESSES", "COORDINATOR_ADDRESS")
+TRAINER = ("JAX_PROCESS_ID", "JAX_NUM_PROCESSES", "JAX_COORDINATOR_ADDRESS")  # JAX itself reads them too
 
 
 def read(reader: Reader) -> None:
@@ -39,8 +39,8 @@ def read(reader: Reader) -> None:
         if node == 0 and is_loopback(reader.text(MASTER_ADDR) or ""):
             # The operator before PET_* sets localhost on the master pod, and the pod's name on all others
             reader.claim(Fact.MASTER_ADDR, reader.host.hostname(), "name of this pod, the master's own")
-    for is_job, prefix in ((True, ""), (False, "JAX_")):
-        index, count, coordinator = names = [f"{prefix}{name}" for name in JAX]
+    for names, is_job in ((JAXJOB, True), (TRAINER, False)):
+        index, count, coordinator = names
         named = (*names, COORDINATOR_PORT) if is_job else names
         if sum(map(reader.has, named)) > 1:  # a single one may be unrelated: its name is common
             _read_jax(reader, *names, is_pod=is_job or reader.has(KUBERNETES, INDEX))

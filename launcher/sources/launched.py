@@ -18,8 +18,10 @@ from launcher.sources.signs import is_above
 MARKER = "LAUNCHER_LAUNCHED"
 SAME = (("ROLE_RANK", "RANK"), ("ROLE_WORLD_SIZE", "WORLD_SIZE"), ("MASTER_ADDRESS", "MASTER_ADDR"))
 """Pairs of variables that the contract sets to the same value. A platform sets only the second of a pair."""
-OF_NODE = ("GROUP_RANK", "GROUP_WORLD_SIZE")
-NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", *OF_NODE, "MASTER_PORT")
+NAMES = (
+    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+    *("GROUP_RANK", "GROUP_WORLD_SIZE", "MASTER_PORT"),
+)
 """torchrun's variables, in the order of the facts of a process."""
 
 

@@ -30,7 +30,7 @@ DEEPSPEED = {"CROSS_RANK": Fact.NODE_RANK, "CROSS_SIZE": Fact.NODE_COUNT, "LOCAL
 """Variables that DeepSpeed's launcher adds to the contract in every process."""
 BY_TORCHRUN = ("GROUP_RANK", "ROLE_RANK")
 """Variables that torchrun sets in every process; it sets no NODE_RANK."""
-OF_A_PROCESS = (LOCAL_RANK, *launched.OF_NODE)
+OF_A_PROCESS = (LOCAL_RANK, "GROUP_RANK", "GROUP_WORLD_SIZE")
 
 
 def counts_nodes(reader: Reader) -> str:
