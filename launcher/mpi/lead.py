@@ -64,7 +64,7 @@ class Lead:
         rule = runtime.watch.restarts if runtime.watch.restarts.most else None
         self.nodes = Nodes(
             self.job, self._gate, runtime.loop, runtime.group.helpers, runtime.say, self.on_message,
-            self.deliver, self.find_status, lambda: self.parts.outcomes.recovery, rule,
+            self.deliver, self.find_status, lambda: self.parts.outcomes.history, rule,
         )  # fmt: skip
         return None
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from launcher.mpi.protocol import Briefing
     from launcher.process.helper import Helpers
     from launcher.process.loop import Loop
-    from launcher.recovery.recovery import Recovery
+    from launcher.recovery.history import History
     from launcher.remote.hub import Gate
 
     Message = dict[str, object]
@@ -144,7 +144,7 @@ class Nodes:
         on_message: Callable[[MpiNode, object], None],
         deliver: Callable[[object], None],
         find_status: Callable[[Over], int],
-        recovery: Callable[[], Recovery],
+        history: Callable[[], History],
         restarts: Restarts | None = None,
     ) -> None:
         """Let the nodes join.
@@ -158,7 +158,7 @@ class Nodes:
             on_message: Handles a message about ranks of a node.
             deliver: Takes the messages for this node itself.
             find_status: Returns the exit status of the launchers from how the job has ended.
-            recovery: Returns the record of attempts.
+            history: Returns the record of attempts.
             restarts: What the user allows after a failure; None for no restarts.
         """
         self.all = [MpiNode(index, host) for index, host in enumerate(gate.hosts)]
@@ -175,7 +175,7 @@ class Nodes:
         self.channel = channel = Coordinator(
             gate.listening, gate.key, shape, own, loop, say, deliver, self._brief,
             lambda ranks, take: look_for(ranks, take, shape, channel.port, helpers),
-            recovery, restarts, served.briefing.job, service,
+            history, restarts, served.briefing.job, service,
         )  # fmt: skip
         self.hub = Hub(gate, loop, say, channel.members.send, channel.members.why_silent)
         self.ranks = LocalRanks(loop, lambda message: self._hear_ranks(0, message))

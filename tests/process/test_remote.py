@@ -26,14 +26,13 @@ from launcher.channel.lines import encode
 from launcher.channel.listener import listen
 from launcher.cluster.messages import Welcome
 from launcher.cluster.settings import Shape
-from launcher.core.supervision import Restarts
 from launcher.core.wire import pack
 from launcher.machine.pythons import own_program
 from launcher.mpi.nodes import Nodes, ServedJob
 from launcher.mpi.protocol import Briefing
 from launcher.process.helper import Helpers
 from launcher.process.loop import Loop
-from launcher.recovery.recovery import Recovery
+from launcher.recovery.history import History
 from launcher.remote import rsh
 from launcher.remote.hub import Gate
 from launcher.remote.protocol import (
@@ -116,7 +115,7 @@ class Pair:
         self.hub = Nodes(
             job, gate, self.loop, Helpers(self.loop), lambda what, _: self.said.append(what),
             lambda node, message: None, lambda message: None, lambda over: over.status,
-            lambda: Recovery(Restarts(), keep(self.said)),
+            lambda: History("", keep(self.said)),
         )  # fmt: skip
         self.loop.timers += self.hub.timers
         self.nodes: list[subprocess.Popen[str]] = []

@@ -29,7 +29,7 @@ from launcher.mpi.nodes import KILL_S, MpiNode, Nodes, ServedJob
 from launcher.mpi.protocol import Briefing, RankEnded
 from launcher.mpi.reports import Reports
 from launcher.process.loop import Loop
-from launcher.recovery.recovery import Recovery
+from launcher.recovery.history import History
 from launcher.remote.hub import Gate
 from tests.saying import keep
 
@@ -121,7 +121,7 @@ class Played:
             {"A": "1", "B": None},
         )
         gate = Gate(HOSTS, HOSTS, (), str(folder / "rsh"), b"k", listen("127.0.0.1", (0,))[0])
-        recovery = Recovery(Restarts(), keep(self.said))
+        recovery = History("", keep(self.said))
         self.nodes = Nodes(
             job, gate, self.loop, None, keep(self.said),  # type: ignore[arg-type]
             lambda node, message: None, self.deliver, lambda over: over.status, lambda: recovery,

@@ -36,8 +36,7 @@ from launcher.mpi.nodes import ServedJob
 from launcher.mpi.protocol import Briefing, Orphaned, RankEnded, Started
 from launcher.mpi.reports import RANKS_MAX
 from launcher.process.loop import Loop
-from launcher.recovery.history import KEPT_MAX
-from launcher.recovery.recovery import Recovery
+from launcher.recovery.history import KEPT_MAX, History
 from launcher.remote.hub import Gate
 from tests.process.hubs import ADDRESS, KEY, exited, failed, make_join
 from tests.saying import keep
@@ -93,7 +92,7 @@ class Hub:
         self.shape = Shape(
             0, count, count, ADDRESS, (port,), **{"lost_after_s": 3600.0, "grace_s": 1.0, **more}
         )
-        self.recovery = Recovery(rule or Restarts(), keep(self.said))
+        self.history = History("", keep(self.said))
 
         self.hub = Coordinator(
             listening,
@@ -105,7 +104,7 @@ class Hub:
             self.told.append,
             lambda attempt: {"master_port": 6200 if attempt else 6105},
             lambda ranks, take: take({}),
-            lambda: self.recovery,
+            lambda: self.history,
             rule,
         )
         self._sessions = (f"{number:x}" for number in itertools.count(1 << 60))
@@ -283,13 +282,13 @@ def test_launchers_that_come_back_again_and_again_between_attempts(make_hub: Cal
             line = one.join(rank, host=f"host{number}", machine=f"m{number}")
             line.hear({"is": "ready", "node": 1, "attempt": 0, "is_held": True})
     assert one.hub.state.phase is Phase.BETWEEN
-    history, attempts = one.recovery.history, one.hub._attempts
+    history, attempts = one.history, one.hub._attempts
     sizes = [len(found) for found in (attempts._held or (), history.noted, history.shared_hosts)]
     assert all(size <= max(ENTRIES_MAX, KEPT_MAX, FEW_LINES) for size in sizes), sizes
     assert len(one.said) < FEW_LINES
     one.hub.close()
     assert len(one.said) < FEW_LINES
-    screen = one.recovery.history.summarize(1, 0, 0, 0, 1, is_alone=False)
+    screen = one.history.summarize(1, 0, 0, 0, 1, is_alone=False)
     assert len(screen) < 10_000 and "more" in screen
 
 
@@ -301,7 +300,7 @@ def test_unhealthy_spare_nodes_fill_neither_the_log_nor_the_last_screen(make_hub
             {"is": "ready", "node": 1, "attempt": 0, "unhealthy": f"x{number}"}
         )
     assert len(one.hub.members.by_index) <= 2
-    assert len(one.recovery.history.noted) <= KEPT_MAX and len(one.said) < FEW_LINES
+    assert len(one.history.noted) <= KEPT_MAX and len(one.said) < FEW_LINES
 
 
 @pytest.mark.slow
