@@ -85,7 +85,7 @@ class Serving:
         """Prepare to join."""
         self.runtime = runtime
         self._channel = self._make_channel()
-        self._programs = Programs(self._send, runtime.loop, runtime.environ, runtime.signals.reset)
+        self._programs = Programs(self._send, runtime.loop, runtime.environ)
         self._ranks = LocalRanks(runtime.loop, self._send)
 
     def _make_channel(self) -> CoordinatorClient:
@@ -106,6 +106,7 @@ class Serving:
         runtime.loop.guard(observers.check)
         while self.status is None or not self._ranks.is_over:
             runtime.loop.turn()
+            self._programs.reap()
             runtime.group.reap(self._programs.pids)
             self._look()
         observers.end()

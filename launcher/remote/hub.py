@@ -14,12 +14,11 @@ from launcher.channel.connection import Connection
 from launcher.channel.frames import FRAME_LIMIT_BYTES
 from launcher.channel.lines import WELCOME_LIMIT_BYTES, Lines, encode
 from launcher.channel.listener import Listener, read_peer
-from launcher.core.frozen import frozen
+from launcher.core.frozen import frozen, replace
 from launcher.core.wire import Garbled, pack, parse, unpack
 from launcher.remote.protocol import (
     CHUNK_BYTES,
     FROM_CLIENT,
-    FROM_NODE,
     NOT_REACHED,
     UNSENT_LIMIT_BYTES,
     AskProgram,
@@ -115,23 +114,17 @@ class Hub:
         """End the clients of a node whose connection has ended."""
         for client in list(self._programs.pop(index, {}).values()):
             what = f"the connection to {self._gate.hosts[index]} is lost: {why}"
-            client.send(pack(ProgramEnded(0, NOT_REACHED, what)))
-            client.finish()
+            _send_last(client, ProgramEnded(0, NOT_REACHED, what))
 
-    def hear(self, index: int, message: object) -> None:
+    def hear(self, index: int, message: StreamData | StreamTaken | ProgramEnded) -> None:
         """Pass on to its client what a node has sent of a program."""
-        clients = self._programs[index]
-        number = message.number if isinstance(message, FROM_NODE) else 0
-        client = clients.get(number)
-        match message:
-            case StreamData() if client is not None:
-                client.send(pack(StreamData(0, message.stream, message.data)))
-            case StreamTaken() if client is not None:
-                client.send(pack(StreamTaken(0, message.stream, message.size)))
-            case ProgramEnded() if client is not None:
-                del clients[number]
-                client.send(pack(ProgramEnded(0, message.status, message.why)))
-                client.finish()
+        clients, passed = self._programs[index], replace(message, number=0)
+        if message.number not in clients:
+            return
+        if isinstance(message, ProgramEnded):
+            _send_last(clients.pop(message.number), passed)
+        else:
+            clients[message.number].send(pack(passed))
 
     # --- clients
 
@@ -153,8 +146,7 @@ class Hub:
         """Start the program that a client asks for."""
         index = self._gate.find(ask.host)
         if index == 0 or ask.host in self._gate.own:
-            client.send(pack(RunHere()))
-            client.finish()
+            _send_last(client, RunHere())
             return
         if index is None:
             why = f"no node of this job is called {ask.host}: {', '.join(self._gate.hosts[:20])}"
@@ -166,11 +158,10 @@ class Hub:
         if not why and size > FRAME_LIMIT_BYTES:
             why = f"a command line of {size} bytes as a message, expected {FRAME_LIMIT_BYTES} at most"
         if why or index is None:
-            client.send(pack(ProgramEnded(0, NOT_REACHED, why)))
-            client.finish()
+            _send_last(client, ProgramEnded(0, NOT_REACHED, why))
             return
-        self._count += 1
-        node, number = index, self._count
+        self._count = number = run.number
+        node = index
         client.send(pack(RunThere()))
         self._programs[node][number] = client
         client.redirect(lambda packed: self._feed(node, number, packed), lambda _: self._leave(node, number))
@@ -183,12 +174,9 @@ class Hub:
             Garbled: The message is invalid.
         """
         message = unpack(packed, FROM_CLIENT)
-        if isinstance(message, StreamData):
-            if len(decode_data(message.data)) > CHUNK_BYTES:
-                raise Garbled("more data than a message may have")
-            self._send(node, StreamData(number, 0, message.data))
-        elif isinstance(message, StreamTaken):
-            self._send(node, StreamTaken(number, 1, message.size))
+        if isinstance(message, StreamData) and len(decode_data(message.data)) > CHUNK_BYTES:
+            raise Garbled("more data than a message may have")
+        self._send(node, replace(message, number=number))
 
     def _leave(self, node: int, number: int) -> None:
         """End a program whose client is gone."""
@@ -200,3 +188,9 @@ class Hub:
         self._clients.close()
         for index in list(self._programs):
             self.lose(index, "the job is over")
+
+
+def _send_last(client: Connection, message: object) -> None:
+    """Send a client its last message."""
+    client.send(pack(message))
+    client.finish()

@@ -51,6 +51,7 @@ KEY = b"k" * 32
 NODE = """
 import json, os, signal, sys
 from launcher.process.helper import Helpers
+from launcher.process.kernel import read_signals
 from launcher.process.loop import Loop
 from launcher.process.signals import SignalFile
 from launcher.cluster import client as module
@@ -77,10 +78,12 @@ def obey(message):
 client = module.CoordinatorClient(
     bytes.fromhex(told["key"]), shape, join, loop, Helpers(loop).ask, say, obey,
     on_lost=lambda: programs.let_go(), streams=(*FROM_NODE, *TO_NODE, *FROM_HEAD))
-programs = Programs(client.send, loop, os.environ, signals.reset)
+programs = Programs(client.send, loop, os.environ)
+loop.add(signals.fd, lambda: read_signals(signals.fd))
 loop.timers.append(client)
 while True:
     loop.turn()
+    programs.reap()
 """
 MARK = "LAUNCHER_TEST_MARK=1"
 PLENTY_BYTES = 8 * WINDOW_BYTES
