@@ -8,13 +8,15 @@ import socket
 from errno import EADDRINUSE
 
 from launcher.core import files
-from launcher.core.errors import Problem, make_problem
+from launcher.core.errors import make_error
 from launcher.core.redact import quote
 from launcher.core.wire import Garbled
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from launcher.core.errors import LauncherError
 
 SOCKET = "ranks"
 FOLDERS = ("/dev/shm", "/tmp", "/var/tmp")  # noqa: S108 - mode 700, and the owner is checked
@@ -109,9 +111,9 @@ def remove_folder(path: str) -> None:
     files.remove_tree(os.path.dirname(path))
 
 
-def cannot_have_ranks(error: OSError) -> Problem:
-    """Return the problem that ranks cannot find the launcher of this node."""
+def cannot_have_ranks(error: OSError) -> LauncherError:
+    """Return the error that ranks cannot find the launcher of this node."""
     if error.errno == EADDRINUSE:
-        return make_problem("second-launcher", node=os.uname().nodename)
+        return make_error("second-launcher", node=os.uname().nodename)
     path, reason = error.filename or ", ".join(FOLDERS), error.strerror or error
-    return make_problem("no-rank-folder", path=path, reason=reason)
+    return make_error("no-rank-folder", path=path, reason=reason)

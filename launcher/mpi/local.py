@@ -17,7 +17,7 @@ from launcher.channel.lines import WELCOME_LIMIT_BYTES, Lines
 from launcher.channel.listener import Listener, read_peer
 from launcher.core.frozen import replace
 from launcher.core.wire import pack, unpack
-from launcher.mpi.folder import SOCKET, make_folder, remove_folder
+from launcher.mpi.folder import SOCKET, cannot_have_ranks, make_folder, remove_folder
 from launcher.mpi.leftovers import LINGER_S, Daemons, Sweep, find_daemon, stop_daemon
 from launcher.mpi.protocol import (
     FROM_RANK,
@@ -96,7 +96,7 @@ class LocalRanks:
         """Handle a message from the head.
 
         Raises:
-            OSError: See `listen`.
+            LauncherError: See `listen`.
         """
         match message:
             case Variable():
@@ -114,16 +114,16 @@ class LocalRanks:
         """Listen for the ranks of a job.
 
         Raises:
-            OSError: There is no place for the socket, or another launcher of this job runs here.
+            LauncherError: There is no place for the socket, or another launcher of this job runs here.
         """
         if self._listener is None:
             server = socket.socket(socket.AF_UNIX)
             try:
                 self._folder = make_folder(job)
                 server.bind(os.path.join(self._folder, SOCKET))
-            except OSError:
+            except OSError as error:
                 server.close()
-                raise
+                raise cannot_have_ranks(error) from error
             server.listen(512)
             self._listener = Listener(server, self._loop, self._take)
 

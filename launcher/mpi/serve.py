@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import time
-from errno import EADDRINUSE
 
 from launcher.agent.coordination import Coordination
 from launcher.cluster.client import CoordinatorClient
 from launcher.cluster.messages import Again, Over, Refuse
 from launcher.cluster.outcome import read_refusal
-from launcher.core.errors import EnvironmentUntrusted, NotReady
+from launcher.core.errors import LauncherError, NotReady
 from launcher.core.signal import signal
 from launcher.failure.arbiter import REFUSED, Event
 from launcher.job import events
 from launcher.job.refusals import WAIT_LONGER, node_0_missing
-from launcher.mpi.folder import cannot_have_ranks
 from launcher.mpi.leftovers import LINGER_S, end_job
 from launcher.mpi.local import LocalRanks
 from launcher.mpi.protocol import FROM_HEAD, FROM_NODE, Briefing
@@ -32,7 +30,6 @@ if TYPE_CHECKING:
     from launcher.agent.runtime import Runtime
     from launcher.cluster.join import Join
     from launcher.cluster.settings import Shape
-    from launcher.core.errors import LauncherError
 
 GONE = 75
 """Our exit status if the head is gone without a report, or has not come."""
@@ -200,13 +197,9 @@ class Serving:
         """Let ranks of an attempt start here."""
         try:
             self._ranks.obey(briefing)
-        except OSError as error:
-            problem = cannot_have_ranks(error)
-            self._refused = refused = (
-                EnvironmentUntrusted(problem) if error.errno == EADDRINUSE else NotReady(problem)
-            )
-            status = refused.exit_status
-            event = Event(self._shape.index, REFUSED, time.monotonic_ns(), status, what=problem.what)
+        except LauncherError as error:
+            self._refused, status, what = error, error.exit_status, error.problems[0].what
+            event = Event(self._shape.index, REFUSED, time.monotonic_ns(), status, what=what)
             self._send(events.Failed(self._shape.index, event, briefing.attempt))
 
     def _clear(self, again: Again) -> None:

@@ -10,7 +10,7 @@ from launcher.channel.keys import TOKEN_VARIABLE, make_key, name_job, read_token
 from launcher.channel.listener import open_listener
 from launcher.cluster.join import Join
 from launcher.cluster.settings import Shape
-from launcher.core.errors import NotReady, make_error
+from launcher.core.errors import make_error
 from launcher.core.files import create_file
 from launcher.core.model import MPIRUN, Fact, Fleet, Plan, Setting, Trust
 from launcher.core.model import NodeCommand as Starter
@@ -74,7 +74,7 @@ def run_fleet(
     """
     if agent.engine == SERVE:
         return _serve(plan.supervision, fleet, environ, checks)
-    from launcher.mpi.nodes import ServedJob
+    from launcher.mpi.lead import ServedJob
 
     name = os.urandom(8).hex()
     try:
@@ -217,7 +217,7 @@ def _lead(
     checks: Callable[[], Sequence[str]] | None,
 ) -> int:
     from launcher.mpi.head import Head, find_stdin
-    from launcher.mpi.nodes import ServedJob
+    from launcher.mpi.lead import ServedJob
 
     inherited = {key: value for key, value in environ.items() if key != TOKEN_VARIABLE}
     argv = fill_line(agent.argv, folder, name)
@@ -264,7 +264,7 @@ def prepare_folder(agent: Starter, job: str) -> str:
     try:
         folder = make_folder(job)
     except OSError as error:
-        raise NotReady(cannot_have_ranks(error)) from error
+        raise cannot_have_ranks(error) from error
     write_files(agent, folder)
     return folder
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from launcher.agent.coordination import Coordination
     from launcher.core.model import Fleet, Plan
     from launcher.core.model import NodeCommand as Starter
-    from launcher.mpi.nodes import ServedJob
+    from launcher.mpi.lead import ServedJob
     from launcher.process.watchdog import Watchdog
     from launcher.remote.hub import Gate
 
@@ -83,7 +83,7 @@ class Tuner(Lead):
         """Report how the job ended, and return its status; 75 if a node is lost."""
         status = report()
         status = EXIT_NOT_READY if self.lost and self.runtime.forwarder.told is None else status
-        self.nodes.end_all(status)
+        self.end_all(status)
         return status
 
 

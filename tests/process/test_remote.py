@@ -17,6 +17,7 @@ import termios
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -26,9 +27,10 @@ from launcher.channel.lines import encode
 from launcher.channel.listener import listen
 from launcher.cluster.messages import Welcome
 from launcher.cluster.settings import Shape
+from launcher.core.supervision import Restarts
 from launcher.core.wire import pack
 from launcher.machine.pythons import own_program
-from launcher.mpi.nodes import Nodes, ServedJob
+from launcher.mpi.lead import Lead, ServedJob
 from launcher.mpi.protocol import Briefing
 from launcher.process.helper import Helpers
 from launcher.process.loop import Loop
@@ -115,11 +117,20 @@ class Pair:
         )  # fmt: skip
         self.said: list[str] = []
         job = ServedJob(Shape(0, 3, 3, "zero", (), gate.hosts, serves=True), Briefing(os.urandom(8).hex()))
-        self.hub = Nodes(
-            job, gate, self.loop, Helpers(self.loop), lambda what, _: self.said.append(what),
-            lambda node, message: None, lambda message: None, lambda over: over.status,
-            lambda: History("", keep(self.said)),
-        )  # fmt: skip
+        self.hub = Lead(job, None, gate)  # type: ignore[arg-type]
+        self.hub.attach(
+            SimpleNamespace(  # type: ignore[arg-type]
+                loop=self.loop,
+                say=keep(self.said),
+                group=SimpleNamespace(helpers=Helpers(self.loop)),
+                watch=SimpleNamespace(restarts=Restarts()),
+            )
+        )
+        history = History("", keep(self.said))
+        self.hub.parts = SimpleNamespace(  # type: ignore[assignment]
+            outcomes=SimpleNamespace(history=history, exit_status=lambda status: status)
+        )
+        self.hub.deliver = lambda message: None  # type: ignore[method-assign]
         self.loop.timers += self.hub.timers
         self.nodes: list[subprocess.Popen[str]] = []
         self._is_over = False

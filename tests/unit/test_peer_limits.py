@@ -32,7 +32,7 @@ from launcher.job.commands import News
 from launcher.job.events import Received, Silent
 from launcher.job.state import Phase
 from launcher.mpi.head import Head
-from launcher.mpi.nodes import ServedJob
+from launcher.mpi.lead import ServedJob
 from launcher.mpi.protocol import Briefing, Orphaned, RankEnded, Started
 from launcher.mpi.reports import RANKS_MAX
 from launcher.process.loop import Loop
@@ -381,7 +381,7 @@ def test_a_node_that_talks_without_end_fills_neither_memory_nor_log(tmp_path: Pa
         watch=SimpleNamespace(grace_s=1.0, restarts=Restarts()),
         run_id="job",
         started_ns=0,
-        started_mono_ns=0,
+        at_ns=lambda at_ns: at_ns,
         environ={},
     )
     listening, _ = listen("127.0.0.1", (0,))
@@ -391,9 +391,9 @@ def test_a_node_that_talks_without_end_fills_neither_memory_nor_log(tmp_path: Pa
     outcomes = SimpleNamespace(exit_status=lambda status, verdict: status)
     head.parts = SimpleNamespace(outcomes=outcomes)  # type: ignore[assignment]
     line = Line()
-    head.nodes.channel._admit(line, "10.0.0.9", pack(Join(1, "1", host="node1", launcher=__version__)))  # type: ignore[arg-type]
+    head.channel._admit(line, "10.0.0.9", pack(Join(1, "1", host="node1", launcher=__version__)))  # type: ignore[arg-type]
     head.begin()
-    node, verdict = head.nodes.all[1], judge(dead(1, 1))
+    node, verdict = head.nodes[1], judge(dead(1, 1))
     for number in range(FLOOD // 4):
         for one in (
             Started(number, number, 0, number),
@@ -402,9 +402,9 @@ def test_a_node_that_talks_without_end_fills_neither_memory_nor_log(tmp_path: Pa
             Received(1, 15, "SIGTERM"),
         ):
             line.hear(pack(one))
-    sizes = (node.started, node.ended, head.reports.ends, head.nodes.failures, head.reports.counting._sizes)
+    sizes = (node.started, node.ended, head.reports.ends, head.failures, head.reports._sizes)
     assert all(len(found) <= 2 * RANKS_MAX for found in sizes)
     verdicts = [end.verdict for end, _ in head.reports.ends.values() if end.verdict is not None]
     assert 1 <= len(verdicts) <= 4  # each may have a megabyte
     assert len(said) < FEW_LINES and len(told) < FEW_LINES
-    head.nodes.close()
+    head.close()
