@@ -508,11 +508,15 @@ def _is_number(value: str) -> bool:
     return value.isascii() and value.isdecimal() and len(value) < 8
 
 
+@cache
+def _is_own(platform: str, name: str) -> bool:
+    """Whether a variable of a platform describes this very job, not another one or the machine."""
+    return not name.startswith(AGENTS.get(platform, ())) and not any(part in name for part in OTHER_NUMBERS)
+
+
 def is_counted(platform: str, name: str, environ: Mapping[str, str]) -> bool:
     """Whether a variable holds a rank, an index or a count of this very job."""
-    passed = AGENTS.get(platform, ())
-    named = not any(part in name for part in OTHER_NUMBERS) and not name.startswith(passed)
-    return named and _is_number(environ.get(name, ""))
+    return _is_own(platform, name) and _is_number(environ.get(name, ""))
 
 
 def is_coherent(platform: str, environ: Mapping[str, str]) -> bool:
