@@ -16,21 +16,7 @@ from launcher.channel.lines import WELCOME_LIMIT_BYTES, Lines, encode
 from launcher.channel.listener import Listener, read_peer
 from launcher.core.frozen import frozen, replace
 from launcher.core.wire import Garbled, pack, parse, unpack
-from launcher.remote.protocol import (
-    CHUNK_BYTES,
-    FROM_CLIENT,
-    NOT_REACHED,
-    UNSENT_LIMIT_BYTES,
-    AskProgram,
-    EndProgram,
-    ProgramEnded,
-    RunHere,
-    RunProgram,
-    RunThere,
-    StreamData,
-    StreamTaken,
-    decode_data,
-)
+from launcher.remote import protocol
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -114,14 +100,16 @@ class Hub:
         """End the clients of a node whose connection has ended."""
         for client in list(self._programs.pop(index, {}).values()):
             what = f"the connection to {self._gate.hosts[index]} is lost: {why}"
-            _send_last(client, ProgramEnded(0, NOT_REACHED, what))
+            _send_last(client, protocol.ProgramEnded(0, protocol.NOT_REACHED, what))
 
-    def hear(self, index: int, message: StreamData | StreamTaken | ProgramEnded) -> None:
+    def hear(
+        self, index: int, message: protocol.StreamData | protocol.StreamTaken | protocol.ProgramEnded
+    ) -> None:
         """Pass on to its client what a node has sent of a program."""
         clients, passed = self._programs[index], replace(message, number=0)
         if message.number not in clients:
             return
-        if isinstance(message, ProgramEnded):
+        if isinstance(message, protocol.ProgramEnded):
             _send_last(clients.pop(message.number), passed)
         else:
             clients[message.number].send(pack(passed))
@@ -137,32 +125,32 @@ class Hub:
             connected,
             Lines(WELCOME_LIMIT_BYTES),
             self._loop,
-            lambda packed: self._ask(client, parse(AskProgram, packed)),
+            lambda packed: self._ask(client, parse(protocol.AskProgram, packed)),
             lambda why: None,
-            UNSENT_LIMIT_BYTES,
+            protocol.UNSENT_LIMIT_BYTES,
         )
 
-    def _ask(self, client: Connection, ask: AskProgram) -> None:
+    def _ask(self, client: Connection, ask: protocol.AskProgram) -> None:
         """Start the program that a client asks for."""
         index = self._gate.find(ask.host)
         if index == 0 or ask.host in self._gate.own:
-            _send_last(client, RunHere())
+            _send_last(client, protocol.RunHere())
             return
         if index is None:
             why = f"no node of this job is called {ask.host}: {', '.join(self._gate.hosts[:20])}"
         else:
             silence = self._find_silence(index)
             why = f"node {index} ({ask.host}): {silence}" if silence else ""
-        run = RunProgram(self._count + 1, self._gate.export + ask.line)
+        run = protocol.RunProgram(self._count + 1, self._gate.export + ask.line)
         size = len(encode(pack(run)))
         if not why and size > FRAME_LIMIT_BYTES:
             why = f"a command line of {size} bytes as a message, expected {FRAME_LIMIT_BYTES} at most"
         if why or index is None:
-            _send_last(client, ProgramEnded(0, NOT_REACHED, why))
+            _send_last(client, protocol.ProgramEnded(0, protocol.NOT_REACHED, why))
             return
         self._count = number = run.number
         node = index
-        client.send(pack(RunThere()))
+        client.send(pack(protocol.RunThere()))
         self._programs[node][number] = client
         client.redirect(lambda packed: self._feed(node, number, packed), lambda _: self._leave(node, number))
         self._send(node, run)
@@ -173,15 +161,18 @@ class Hub:
         Raises:
             Garbled: The message is invalid.
         """
-        message = unpack(packed, FROM_CLIENT)
-        if isinstance(message, StreamData) and len(decode_data(message.data)) > CHUNK_BYTES:
+        message = unpack(packed, protocol.FROM_CLIENT)
+        if (
+            isinstance(message, protocol.StreamData)
+            and len(protocol.decode_data(message.data)) > protocol.CHUNK_BYTES
+        ):
             raise Garbled("more data than a message may have")
         self._send(node, replace(message, number=number))
 
     def _leave(self, node: int, number: int) -> None:
         """End a program whose client is gone."""
         if self._programs[node].pop(number, None) is not None:
-            self._send(node, EndProgram(number))
+            self._send(node, protocol.EndProgram(number))
 
     def close(self) -> None:
         """Stop accepting clients, and close the present ones."""

@@ -14,18 +14,7 @@ from launcher.channel.connection import READ_BYTES
 from launcher.process.kernel import collect
 from launcher.process.signals import send as send_signal
 from launcher.process.watchdog import MARK
-from launcher.remote.protocol import (
-    CHUNK_BYTES,
-    NOT_REACHED,
-    WINDOW_BYTES,
-    EndProgram,
-    ProgramEnded,
-    RunProgram,
-    StreamData,
-    StreamTaken,
-    decode_data,
-    encode_data,
-)
+from launcher.remote import protocol
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,7 +36,7 @@ class Program:
     """
 
     def __init__(
-        self, run: RunProgram, environ: Mapping[str, str], send: Callable[[object], None], loop: Loop
+        self, run: protocol.RunProgram, environ: Mapping[str, str], send: Callable[[object], None], loop: Loop
     ) -> None:
         """Start it.
 
@@ -58,7 +47,7 @@ class Program:
         self.number, self._send, self._loop = run.number, send, loop
         self.pid, self._streams = start_shell(run.line, environ)
         self._unread, self._input_ends = bytearray(), False
-        self._window = WINDOW_BYTES
+        self._window = protocol.WINDOW_BYTES
         """Bytes of its outputs that may be sent before node 0's client has taken those before."""
         self._watch_outputs()
 
@@ -77,14 +66,14 @@ class Program:
     def _send_output(self, stream: int) -> bool:
         """Send the output that can be read now, up to one chunk; return whether there was any."""
         try:
-            data = os.read(self._streams[stream], CHUNK_BYTES)
+            data = os.read(self._streams[stream], protocol.CHUNK_BYTES)
         except BlockingIOError:
             return False
         if not data:
             self._close(stream)
             return False
         self._window -= len(data)
-        self._send(StreamData(self.number, stream, encode_data(data)))
+        self._send(protocol.StreamData(self.number, stream, protocol.encode_data(data)))
         return True
 
     def widen(self, size: int) -> None:
@@ -108,13 +97,13 @@ class Program:
             while self._unread:
                 size = os.write(fd, self._unread[:READ_BYTES])
                 del self._unread[:size]
-                self._send(StreamTaken(self.number, STDIN, size))
+                self._send(protocol.StreamTaken(self.number, STDIN, size))
         except BlockingIOError:
             if not self._loop.watches(fd):
                 self._loop.add(fd, self._flush, writable=True)
             return
         except OSError:  # it reads no more
-            self._send(StreamTaken(self.number, STDIN, len(self._unread)))
+            self._send(protocol.StreamTaken(self.number, STDIN, len(self._unread)))
             self._unread.clear()
         self._loop.remove(fd)
         if self._input_ends:
@@ -123,11 +112,11 @@ class Program:
     def finish(self, code: int) -> None:
         """Send what is left of its output, and its exit status: it has ended."""
         for stream in OUTPUTS:
-            for _ in range(PIPE_BYTES // CHUNK_BYTES):  # what it has left behind may write on
+            for _ in range(PIPE_BYTES // protocol.CHUNK_BYTES):  # what it has left behind may write on
                 if stream not in self._streams or not self._send_output(stream):
                     break
         self.close()
-        self._send(ProgramEnded(self.number, code if code >= 0 else 128 - code))
+        self._send(protocol.ProgramEnded(self.number, code if code >= 0 else 128 - code))
 
     def _close(self, stream: int) -> None:
         fd = self._streams.pop(stream)
@@ -199,21 +188,21 @@ class Programs:
             Garbled: The data for a program is invalid.
         """
         match message:
-            case RunProgram() if message.number not in self._programs:
+            case protocol.RunProgram() if message.number not in self._programs:
                 self._run(message)
-            case EndProgram() if message.number in self._programs:
+            case protocol.EndProgram() if message.number in self._programs:
                 self._let_go(self._programs[message.number])
-            case StreamData() if message.number in self._programs:
-                self._programs[message.number].feed(decode_data(message.data))
-            case StreamTaken() if message.number in self._programs:
+            case protocol.StreamData() if message.number in self._programs:
+                self._programs[message.number].feed(protocol.decode_data(message.data))
+            case protocol.StreamTaken() if message.number in self._programs:
                 self._programs[message.number].widen(message.size)
 
-    def _run(self, run: RunProgram) -> None:
+    def _run(self, run: protocol.RunProgram) -> None:
         try:
             program = Program(run, self._environ, self._send, self._loop)
         except (OSError, ValueError) as error:
             what = f"cannot start it: {getattr(error, 'strerror', None) or error}"
-            self._send(ProgramEnded(run.number, NOT_REACHED, what))
+            self._send(protocol.ProgramEnded(run.number, protocol.NOT_REACHED, what))
             return
         self._programs[run.number] = self._running[program.pid] = program
 
