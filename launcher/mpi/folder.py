@@ -106,9 +106,17 @@ def is_dead(path: str) -> bool:
     return False
 
 
-def remove_folder(path: str) -> None:
-    """Remove the directory of a socket, with the socket and what killed ranks have left there."""
-    files.remove_tree(os.path.dirname(path))
+def has_launcher(job: str) -> bool:
+    """Whether a launcher of this job listens on this node."""
+    path = find_socket(job)
+    return path is not None and not is_dead(path)
+
+
+def remove_folder(job: str) -> None:
+    """Remove the directory of a job, with the socket and what killed ranks have left there."""
+    path = find_socket(job)
+    if path is not None:
+        files.remove_tree(os.path.dirname(path))
 
 
 def cannot_have_ranks(error: OSError) -> LauncherError:

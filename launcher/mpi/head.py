@@ -21,6 +21,7 @@ from launcher.failure.arbiter import FOLLOW_LOSS, PREEMPTED, STARTER, Event, fin
 from launcher.job import commands, events
 from launcher.job.state import Phase
 from launcher.mpi.lead import Lead
+from launcher.mpi.protocol import FROM_NODE
 from launcher.mpi.ranks import KILL_WAIT_S, SETTLE_S, RanksTarget
 from launcher.mpi.reports import Reports, explains
 from launcher.preemption.events import DUE
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from launcher.agent.runtime import Runtime
     from launcher.failure.model import Verdict
     from launcher.failure.reason import Reason
-    from launcher.mpi.ranks import MpiNode
     from launcher.process.spawn import Child
 
 MPI_GRACE_S = 4.0
@@ -67,6 +67,7 @@ class Head(Lead):
     def attach(self, runtime: Runtime) -> RanksTarget:
         """Create the parts, and return the ranks of all nodes as the target of signals."""
         super().attach(runtime)
+        self.channel.subscribers |= dict.fromkeys(FROM_NODE, self._on_report)
         grace_s = runtime.watch.grace_s
         self._world_size = self.job.shape.world_size or 0
         self.ending = RanksTarget(
@@ -105,13 +106,10 @@ class Head(Lead):
 
     # --- to the controller
 
-    def on_report(self, node: MpiNode, message: object) -> None:
+    def _on_report(self, index: int, message: object) -> None:
         """Handle a message about ranks of a node."""
-        self.reports.take(node, message)
-
-    def on_told(self, number: int) -> None:
-        """Report that this launcher was told to stop."""
-        self.channel.feed(events.Received(0, number, name_signal(number)))
+        if self.channel.state.phase in (Phase.RUNNING, Phase.STOPPING):
+            self.reports.take(self.nodes[index], message)
 
     def on_reason(self, reason: Reason) -> None:
         """Report that this launcher ends the job for a reason of its own."""

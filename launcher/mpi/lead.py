@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from launcher.agent.forwarder import Target
     from launcher.agent.runtime import Runtime
     from launcher.channel.connection import Connection
+    from launcher.channel.listener import Listener
     from launcher.cluster.settings import Shape
     from launcher.core.errors import LauncherError
     from launcher.mpi.protocol import Briefing
@@ -131,15 +132,14 @@ class Lead:
             lambda: self.parts.outcomes.history, rule, self.job.briefing.job, service,
         )  # fmt: skip
         self._hub = Hub(gate, loop, runtime.say, channel.members.send, channel.members.why_silent)
-        self.ranks = LocalRanks(loop, lambda message: self._hear_ranks(0, message))
-        channel.subscribers |= dict.fromkeys(FROM_NODE, self._hear_ranks)
+        self.ranks = LocalRanks(loop, lambda message: channel.hear(0, message))
         channel.subscribers |= dict.fromkeys(OF_PROGRAMS, self._hub.hear)
         return None
 
     @property
-    def timers(self) -> tuple[Coordinator, Hub, LocalRanks]:
+    def timers(self) -> tuple[Coordinator, Listener, LocalRanks]:
         """What the loop calls when it is due."""
-        return self.channel, self._hub, self.ranks
+        return self.channel, self._hub.clients, self.ranks
 
     @property
     def attempt(self) -> int:
@@ -170,10 +170,14 @@ class Lead:
             runtime.group.reap()
         told = runtime.forwarder.told
         if told is not None:
-            channel.feed(events.Received(0, told, name_signal(told)))
+            self.on_told(told)
         elif isinstance(self.over, Refuse):
             raise read_refusal(self.over)
         return told is None
+
+    def on_told(self, number: int) -> None:
+        """Report that this launcher was told to stop."""
+        self.channel.feed(events.Received(0, number, name_signal(number)))
 
     def begin(self) -> None:
         """Prepare for an attempt."""
@@ -259,13 +263,6 @@ class Lead:
             node.lost = ended, time.monotonic() + notice_s + self.job.briefing.grace_s + KILL_S
             # What still runs there ends by itself, and before that the node is not ready again
             self.channel.feed(events.Exited(index, EXIT_NOT_READY, self.attempt))
-
-    def _hear_ranks(self, index: int, message: object) -> None:
-        if self.channel.state.phase in (Phase.RUNNING, Phase.STOPPING):
-            self.on_report(self.nodes[index], message)
-
-    def on_report(self, node: MpiNode, message: object) -> None:
-        """Handle a message about ranks of a node."""
 
     # --- the end
 

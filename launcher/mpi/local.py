@@ -76,7 +76,8 @@ class LocalRanks:
         """The end of the ranks' grace, once the head is gone; None before."""
         self._daemons = Daemons(loop, self._on_daemon_lost)
         self._listener: Listener | None = None
-        self._folder = ""
+        self._job = ""
+        """Name of the job whose ranks find us."""
         self._sweep: Sweep | None = None
 
     # --- the head
@@ -108,8 +109,8 @@ class LocalRanks:
         if self._listener is None:
             server = socket.socket(socket.AF_UNIX)
             try:
-                self._folder = make_folder(job)
-                server.bind(os.path.join(self._folder, SOCKET))
+                self._job, folder = job, make_folder(job)
+                server.bind(os.path.join(folder, SOCKET))
             except OSError as error:
                 server.close()
                 raise cannot_have_ranks(error) from error
@@ -262,4 +263,4 @@ class LocalRanks:
         if self._listener is not None:
             self._listener.close()
             self._listener = None
-            remove_folder(os.path.join(self._folder, SOCKET))
+            remove_folder(self._job)

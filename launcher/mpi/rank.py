@@ -353,9 +353,14 @@ def make_agent(
     from launcher.agent.agent import widen_cpus
     from launcher.agent.children import make_children
     from launcher.core.supervision import LogStyle
+    from launcher.planning.settings import CONSUMED
     from launcher.process.execute import find_program
 
-    inherited = apply_briefing(environ, briefing)
+    # The head's variables as they are: Open MPI puts its own directories in front of PATH. Without those for
+    # the launcher of this node: the head has passed on what is for ranks
+    ours = {name: value for name, value in environ.items() if name not in CONSUMED}
+    merged = {**ours, **briefing.variables}
+    inherited = {name: value for name, value in merged.items() if value is not None}
     told = inherited | {
         name: str(value) for key, name in FACTS.items() if (value := getattr(briefing, key)) is not None
     }
@@ -420,19 +425,6 @@ def read_place(environ: Mapping[str, str]) -> Started:
         number = int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else -1
         place[key] = number if number <= RANKS_MAX else -1
     return Started(**place)
-
-
-def apply_briefing(environ: Mapping[str, str], briefing: Briefing) -> dict[str, str]:
-    """Return the environment with the head's variables, byte for byte.
-
-    mpirun passes them on as well, but Open MPI puts its own directories in front of PATH. Variables for the
-    launcher of this node are removed: the head has passed on those that are for ranks.
-    """
-    from launcher.planning.settings import CONSUMED
-
-    ours = {name: value for name, value in environ.items() if name not in CONSUMED}
-    merged = {**ours, **briefing.variables}
-    return {name: value for name, value in merged.items() if value is not None}
 
 
 def main(argv: list[str]) -> int:

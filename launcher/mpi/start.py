@@ -12,22 +12,16 @@ from launcher.cluster.join import Join
 from launcher.cluster.settings import Shape
 from launcher.core.errors import make_error
 from launcher.core.files import create_file
-from launcher.core.model import MPIRUN, Fact, Fleet, Plan, Setting, Trust
-from launcher.core.model import NodeCommand as Starter
+from launcher.core.model import MPIRUN, Fact, Fleet, NodeCommand, Plan, Setting, Trust
 from launcher.core.redact import quote
 from launcher.core.supervision import Supervision
 from launcher.core.version import __version__
-from launcher.engines.mpirun import (
-    FOLDER,
-    SERVE,
-    fill_line,
-    names_folder,
-)
+from launcher.engines.mpirun import FOLDER, SERVE, fill_line, names_folder
 from launcher.frameworks.starters import plan_agent_unset
 from launcher.frameworks.torch import UNBUFFERED
 from launcher.identity.rendezvous import plan_control_ports
 from launcher.machine.host import Host
-from launcher.mpi.folder import cannot_have_ranks, find_socket, make_folder, remove_folder
+from launcher.mpi.folder import cannot_have_ranks, make_folder, remove_folder
 from launcher.mpi.leftovers import end_job
 from launcher.mpi.protocol import Briefing
 from launcher.planning.plan import plan_job
@@ -60,7 +54,7 @@ SERVE_FLAGS = (
 
 def run_fleet(
     plan: Plan,
-    agent: Starter,
+    agent: NodeCommand,
     fleet: Fleet,
     environ: Mapping[str, str],
     checks: Callable[[], Sequence[str]] | None = None,
@@ -93,9 +87,7 @@ def run_fleet(
             return run_tuner(plan, agent, fleet, environ, folder, job, open_gate, guard)
         return _lead(plan, agent, fleet, environ, folder, name, guard, checks)
     finally:
-        path = find_socket(name)
-        if path is not None:
-            remove_folder(path)
+        remove_folder(name)
         guard.dismiss()
 
 
@@ -208,7 +200,7 @@ def _serve(
 
 def _lead(
     plan: Plan,
-    agent: Starter,
+    agent: NodeCommand,
     fleet: Fleet,
     environ: Mapping[str, str],
     folder: str,
@@ -255,7 +247,7 @@ def _is_named(plan: Plan, fact: Fact) -> bool:
     return any(found.claim.fact is fact and found.claim.trust <= Trust.STATED for found in plan.findings)
 
 
-def prepare_folder(agent: Starter, job: str) -> str:
+def prepare_folder(agent: NodeCommand, job: str) -> str:
     """Return the job's new directory, with the files that mpirun reads.
 
     Raises:
@@ -269,7 +261,7 @@ def prepare_folder(agent: Starter, job: str) -> str:
     return folder
 
 
-def write_files(agent: Starter, folder: str) -> None:
+def write_files(agent: NodeCommand, folder: str) -> None:
     """Write the files that mpirun reads into the job's directory.
 
     Raises:

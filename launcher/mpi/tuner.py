@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from launcher.agent.coordination import Coordination
-    from launcher.core.model import Fleet, Plan
-    from launcher.core.model import NodeCommand as Starter
+    from launcher.core.model import Fleet, NodeCommand, Plan
     from launcher.mpi.lead import ServedJob
     from launcher.process.watchdog import Watchdog
     from launcher.remote.hub import Gate
@@ -89,7 +88,7 @@ class Tuner(Lead):
 
 def run_tuner(
     plan: Plan,
-    agent: Starter,
+    agent: NodeCommand,
     fleet: Fleet,
     environ: Mapping[str, str],
     folder: str,

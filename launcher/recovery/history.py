@@ -145,9 +145,8 @@ class History:
             status: Exit status of the job.
             is_alone: Whether the job has one node.
         """
-        lines = []
-        if count > 1 and self.failed:
-            lines = list(self._list_attempts(count, began_ns, started_ns, ended_ns, status))
+        attempts = self._list_attempts(count, began_ns, started_ns, ended_ns, status)
+        lines = attempts if count > 1 and self.failed else ()
         return "\n".join((*lines, *render_bad(self.find_bad(is_alone=is_alone))))
 
     def find_bad(self, *, is_alone: bool) -> list[BadNode]:

@@ -57,7 +57,11 @@ class Gate:
 
 
 class Hub:
-    """The programs on other nodes, and their clients."""
+    """The programs on other nodes, and their clients.
+
+    Attributes:
+        clients: Accepts clients; a timer of the loop.
+    """
 
     def __init__(
         self,
@@ -83,16 +87,7 @@ class Hub:
         server = socket.socket(socket.AF_UNIX)
         server.bind(gate.path)
         server.listen(512)
-        self._clients = Listener(server, loop, self._take, say=say)
-
-    @property
-    def due(self) -> float | None:
-        """When to call `fire`."""
-        return self._clients.due
-
-    def fire(self, now: float) -> None:
-        """Accept clients again after a pause."""
-        self._clients.fire(now)
+        self.clients = Listener(server, loop, self._take, say=say)
 
     # --- nodes
 
@@ -176,7 +171,7 @@ class Hub:
 
     def close(self) -> None:
         """Stop accepting clients, and close the present ones."""
-        self._clients.close()
+        self.clients.close()
         for index in list(self._programs):
             self.lose(index, "the job is over")
 
