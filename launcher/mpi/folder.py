@@ -78,7 +78,9 @@ def make_folder(job: str) -> str:
     ):
         found = find_socket(job)
         if found is not None:
-            remove_dead(found)
+            if is_dead(found):
+                with contextlib.suppress(OSError):
+                    files.remove_file(found)
             return os.path.dirname(found)
         try:
             os.close(files.make_folder(path, files.PRIVATE_FOLDER, new=True))
@@ -87,13 +89,6 @@ def make_folder(job: str) -> str:
         else:
             return path
     raise refused
-
-
-def remove_dead(path: str) -> None:
-    """Remove a socket that nothing listens on."""
-    if is_dead(path):
-        with contextlib.suppress(OSError):
-            files.remove_file(path)
 
 
 def is_dead(path: str) -> bool:

@@ -25,11 +25,11 @@ import socket
 import struct
 import time
 
-from launcher.agent.agent import Agent
+from launcher.agent.agent import Agent, widen_cpus
 from launcher.agent.coordination import Coordination
 from launcher.agent.runtime import NodePlace
 from launcher.channel import lines as wire
-from launcher.core.errors import LauncherError, make_error
+from launcher.core.errors import LauncherError, make_error, print_problems
 from launcher.core.frozen import replace
 from launcher.core.log import say
 from launcher.core.mpi import HYDRA, OPEN_MPI
@@ -350,7 +350,6 @@ def make_agent(
     Raises:
         LauncherError: The environment is contradictory, or the command cannot run.
     """
-    from launcher.agent.agent import widen_cpus
     from launcher.agent.children import make_children
     from launcher.core.supervision import LogStyle
     from launcher.planning.settings import CONSUMED
@@ -429,8 +428,6 @@ def read_place(environ: Mapping[str, str]) -> Started:
 
 def main(argv: list[str]) -> int:
     """Run the wrapper; return its status. It prints errors as ``launcher run`` does."""
-    from launcher.core.errors import print_problems
-
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # as in `launcher.cli.entry`
     hold()  # once the launcher knows us, we must forward a signal and not end by it
     try:

@@ -22,7 +22,7 @@ from launcher.job.commands import Stop
 from launcher.mpi.lead import Lead
 from launcher.planning.settings import apply_settings
 from launcher.process.execute import find_program
-from launcher.process.signals import ENDING_IDLE, ending_of
+from launcher.process.signals import ending_of
 from launcher.process.spawn import Child
 from launcher.process.watchdog import MARK, mark_of
 
@@ -48,23 +48,11 @@ class Tuner(Lead):
         lost: Whether a node is lost.
     """
 
-    lost = _has_begun = False
+    lost = False
 
     def coordinate(self) -> Coordination:
         """Return what the agent asks and reports."""
-        return replace(super().coordinate(), takes_signal=self.takes_signal, finish=self.finish)
-
-    def begin(self) -> None:
-        """Note that the command begins: from now on a node whose connection ends is lost."""
-        self._has_begun = True
-        super().begin()
-
-    def takes_signal(self, number: int, from_terminal: bool) -> bool:
-        """Whether the command has not started yet; a signal to end then stops the wait for the nodes."""
-        forwarder = self.runtime.forwarder
-        if not self._has_begun and number in ENDING_IDLE:
-            forwarder.told = forwarder.told or number
-        return not self._has_begun
+        return replace(super().coordinate(), finish=self.finish)
 
     def deliver(self, message: object) -> None:
         """End the job, because experiments on a lost node would not end, or a node has received a signal."""
