@@ -10,9 +10,6 @@ import os
 import shlex
 import shutil
 
-from launcher.agent.agent import Agent
-from launcher.agent.runtime import NodePlace
-from launcher.channel.keys import TOKEN_VARIABLE
 from launcher.core.errors import EXIT_NOT_READY, make_error
 from launcher.core.files import create_file, make_private_folder, remove_file, remove_tree
 from launcher.core.frozen import replace
@@ -24,17 +21,13 @@ from launcher.planning.settings import apply_settings
 from launcher.process.execute import find_program
 from launcher.process.signals import ending_of
 from launcher.process.spawn import Child
-from launcher.process.watchdog import MARK, mark_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from launcher.agent.coordination import Coordination
-    from launcher.core.model import Fleet, NodeCommand, Plan
-    from launcher.mpi.lead import ServedJob
-    from launcher.process.watchdog import Watchdog
-    from launcher.remote.hub import Gate
+    from launcher.core.model import Fleet, NodeCommand
 
 COMMANDS = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - mkdtemp makes a directory of mode 700
 """Places for the programs, in this order: in containers /dev/shm is often mounted noexec."""
@@ -74,53 +67,31 @@ class Tuner(Lead):
         return status
 
 
-def run_tuner(
-    plan: Plan,
-    agent: NodeCommand,
-    fleet: Fleet,
-    environ: Mapping[str, str],
-    folder: str,
-    job: ServedJob,
-    open_gate: Callable[[Fleet, Mapping[str, str], str, str], Gate],
-    guard: Watchdog,
-) -> int:
-    """Run the autotuner on this node until it ends; return its status.
+def plan_child(
+    agent: NodeCommand, fleet: Fleet, inherited: Mapping[str, str], folder: str, commands: str
+) -> tuple[Child, str]:
+    """Return the autotuner's process, and the path of its program.
 
     Args:
-        plan: The plan that contains this agent.
         agent: The autotuner.
         fleet: The nodes.
-        environ: The environment of the launcher.
+        inherited: Our environment, without the token.
         folder: A private directory that already contains the agent's files.
-        job: The job.
-        open_gate: Listens for the other nodes, see `launcher.mpi.start.open_gate`.
-        guard: See `launcher.mpi.lead.Lead`.
+        commands: A directory for the programs that it finds first.
 
     Raises:
-        LauncherError: A program is missing, or nodes do not answer.
+        LauncherError: A program is missing.
     """
-    inherited = {key: value for key, value in environ.items() if key != TOKEN_VARIABLE}
     if len(fleet.hosts) > 1 and shutil.which(PDSH, path=inherited.get("PATH", os.defpath)) is None:
         raise make_error("pdsh-missing", program=agent.argv[0])
-    told = tuple(word.replace(HOSTFILE, f"{folder}/hostfile") for word in agent.argv)
+    argv = tuple(word.replace(HOSTFILE, f"{folder}/hostfile") for word in agent.argv)
     environment = apply_settings(inherited, agent.unset, agent.settings)
-    path = find_program(agent.argv[0], environment)
-    commands = make_commands()
-    try:
-        rsh = (word.replace(FOLDER, folder) for word in plan_rsh())
-        write_program(commands, "ssh", f'exec {shlex.join(rsh)} "$@"\n')
-        write_own(commands, (path, *told[1:]), fleet)
-        environment["PATH"] = f"{commands}:{environment.get('PATH', os.defpath)}"
-        child = Child(0, 0, told, environment, called=agent.engine)
-        mark = shlex.quote(mark_of(job.briefing.job, environ))
-        gate = open_gate(fleet, environ, folder, f"export {MARK}={mark}; ")
-        tuner = Tuner(job, guard, gate)
-        tuning = Agent(plan.supervision, NodePlace(0), inherited, tuner.coordinate(), run_id=job.briefing.job)
-        tuner.parts = tuning.parts
-        tuning.take([child], [path])
-        return tuning.run()
-    finally:
-        remove_tree(commands)
+    path = find_program(argv[0], environment)
+    rsh = (word.replace(FOLDER, folder) for word in plan_rsh())
+    write_program(commands, "ssh", f'exec {shlex.join(rsh)} "$@"\n')
+    write_own(commands, (path, *argv[1:]), fleet)
+    environment["PATH"] = f"{commands}:{environment.get('PATH', os.defpath)}"
+    return Child(0, 0, argv, environment, called=agent.engine), path
 
 
 def make_commands() -> str:
