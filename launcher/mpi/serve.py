@@ -8,7 +8,7 @@ from launcher.agent.coordination import Coordination
 from launcher.cluster.client import CoordinatorClient
 from launcher.cluster.messages import Again, Over, Refuse
 from launcher.cluster.outcome import read_refusal
-from launcher.core.errors import LauncherError, NotReady
+from launcher.core.errors import EXIT_NOT_READY, LauncherError, NotReady
 from launcher.core.signal import signal
 from launcher.failure.arbiter import REFUSED, Event
 from launcher.job import events
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from launcher.cluster.join import Join
     from launcher.cluster.settings import Shape
 
-GONE = 75
-"""Our exit status if the head is gone without a report, or has not come."""
 PATIENCE_S = 30.0
 """Seconds that the head may take to end the job, in addition to the grace."""
 CLOSE_S = 4.0
@@ -230,7 +228,7 @@ class Serving:
         """Wait for the head, or another one, to come back, or end this node's part."""
         if not self._rejoin_s or self._told is not None:
             self.runtime.say("the head of the job is gone: ended its processes on this node", "head-lost")
-            self._end(GONE)
+            self._end(EXIT_NOT_READY)
             return
         self.runtime.say(
             f"the head of the job is gone: waiting {self._rejoin_s:g} s for it to come back "
@@ -259,7 +257,7 @@ class Serving:
             self.runtime.say(
                 f"the head of the job has not come back within {self._rejoin_s:g} s: giving up", "gave-up"
             )
-        self._end(GONE)
+        self._end(EXIT_NOT_READY)
 
     def _end(self, status: int) -> None:
         """End this node's part with a status, the first one, once the ranks here have had their grace."""
@@ -285,4 +283,4 @@ class Serving:
             raise read_refusal(self._over)
         if isinstance(self._over, Over) and self._over.leaves:
             self.runtime.say(self._over.why, "no-restart")
-        return GONE if self.status is None else self.status
+        return EXIT_NOT_READY if self.status is None else self.status
