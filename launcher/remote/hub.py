@@ -101,9 +101,10 @@ class Hub:
         self, index: int, message: protocol.StreamData | protocol.StreamTaken | protocol.ProgramEnded
     ) -> None:
         """Pass on to its client what a node has sent of a program."""
-        clients, passed = self._programs[index], replace(message, number=0)
+        clients = self._programs[index]
         if message.number not in clients:
             return
+        passed = replace(message, number=0)
         if isinstance(message, protocol.ProgramEnded):
             _send_last(clients.pop(message.number), passed)
         else:
