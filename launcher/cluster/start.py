@@ -179,7 +179,7 @@ def make_coordinator(
         node.deliver,
         lambda attempt: choose(plan, node.runtime.run_id, node.agreed, replan, node.runtime.say),
         lambda ranks, take: look_for(ranks, take, shape, port, node.runtime.group.helpers),
-        lambda: node.parts.outcomes.recovery,
+        lambda: node.parts.outcomes.history,
         rule if rule.most else None,
         node.runtime.run_id,
     )

@@ -27,7 +27,7 @@ from launcher.job.events import Exited, Failed, Ready, Tick
 from launcher.job.state import Link, Node, Phase
 from launcher.job.turn import Turn
 from launcher.process.loop import Loop
-from launcher.recovery.recovery import Recovery
+from launcher.recovery.history import History
 from tests.saying import keep
 
 ADDRESS = "127.0.0.1"
@@ -80,7 +80,7 @@ class LiveHub:
         self.loop = Loop(keep(self.said))
         timing = {"lost_after_s": 3600.0, "grace_s": 1.0, **more}
         shape = Shape(0, count, count, ADDRESS, (self.port,), **timing)
-        self.recovery = Recovery(rule or Restarts(), keep(self.said))
+        self.history = History("", keep(self.said))
         self.agree: Callable[[int], dict[str, object]] = lambda attempt: {
             "master_port": 6200 if attempt else 6105
         }
@@ -95,7 +95,7 @@ class LiveHub:
             lambda message: self.told.append(pack(message)),
             lambda attempt: self.agree(attempt),
             lambda ranks, take: take({}),
-            lambda: self.recovery,
+            lambda: self.history,
             rule,
         )
         self.loop.timers.append(self.hub)
