@@ -1,6 +1,6 @@
 """Checks this node, before the job starts, for anything that would make it fail, hang or run slowly.
 
-Each subject has one file with ``look(case)``, which returns findings: none if there is nothing to check, or
+Each subject has one file with ``look(case)``, which yields findings: none if there is nothing to check, or
 if the answer is unknown. A check reads the node only through `launcher.machine.host.Host`, and does not
 raise, whatever the files contain.
 
@@ -14,7 +14,7 @@ from importlib import import_module
 
 from launcher.checks.finding import LEVELS, OK, WARNING, Finding
 from launcher.core.blocks import read_rows
-from launcher.core.frozen import frozen
+from launcher.core.frozen import frozen, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -80,16 +80,17 @@ def run_checks(
     for row in TABLE:
         if (quick and not row.is_quick) or (started and row.is_before):
             continue
-        findings = [] if row.is_live and case.host.is_recorded() else _look(row.name, case)
+        findings = [] if row.is_live and case.host.is_recorded() else look(row.name, case)
         found += findings
         silent += [] if findings else [row.name]
     return Result(tuple(sorted(found, key=lambda finding: LEVELS.index(finding.level))), tuple(silent))
 
 
-def _look(name: str, case: CheckedNode) -> list[Finding]:
+def look(name: str, case: CheckedNode) -> list[Finding]:
     """Make one check. A bug in it must not end a job, nor hide the other findings."""
     try:
-        return list(import_module(f"launcher.checks.{name}").look(case))
+        findings = import_module(f"launcher.checks.{name}").look(case)
+        return [replace(finding, check=name) for finding in findings]
     except Exception as error:
         found = f"{type(error).__name__}: {error}"
         fix = "report it, with the output of: launcher snapshot"

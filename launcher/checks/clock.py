@@ -9,8 +9,7 @@ from __future__ import annotations
 import time
 
 from launcher.checks.case import CheckedNode
-from launcher.checks.finding import PROBLEM, WARNING, Finding, ok
-from launcher.core.frozen import frozen
+from launcher.checks.finding import Findings, fail, ok, warn
 from launcher.machine.host import Host
 
 WHAT = "clock"
@@ -23,45 +22,33 @@ STRUCT_BYTES = 512
 """Larger than struct timex on any platform. A buffer of zeros is a query that changes nothing."""
 
 
-@frozen
-class Clock:
-    """The time in seconds since 1970, and whether the clock is synchronized (None if unknown)."""
-
-    now_s: float
-    is_synchronized: bool | None
-
-
-def read_clock(host: Host) -> Clock:
-    """Return the state of this node's clock, which containers share; of a snapshot it is unknown."""
-    if host.is_recorded():
-        return Clock(0.0, None)
-    marked = MARK in host.list_folder(TIMESYNC)
-    return Clock(time.time(), True if marked else _ask_kernel())
-
-
-def _ask_kernel() -> bool | None:
+def read_clock(host: Host) -> tuple[float, bool | None]:
+    """Return the seconds since 1970, and whether this node's clock is synchronized (None if unknown)."""
+    if MARK in host.list_folder(TIMESYNC):
+        return time.time(), True
     import ctypes
 
     try:
         state = ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(STRUCT_BYTES))
     except (OSError, AttributeError):
-        return None
-    return None if state < 0 else state != TIME_ERROR
+        return time.time(), None
+    return time.time(), None if state < 0 else state != TIME_ERROR
 
 
-def look(case: CheckedNode) -> list[Finding]:
+def look(case: CheckedNode) -> Findings:
     """Check the year and, for several nodes, whether the kernel reports the clock as synchronized."""
-    clock = read_clock(case.host)
+    now_s, is_synchronized = read_clock(case.host)
     fix = "start chronyd or systemd-timesyncd on the machine (chronyc makestep)"
     try:
-        year = time.gmtime(clock.now_s).tm_year
+        year = time.gmtime(now_s).tm_year
     except (OverflowError, OSError, ValueError):
         year = 0
     if not YEARS[0] <= year <= YEARS[1]:
-        expected = f"a year from {YEARS[0]} on"
-        return [Finding("clock", PROBLEM, WHAT, expected, f"the year {year}", fix)]
-    now = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(clock.now_s))
-    if clock.is_synchronized is False and case.spans_nodes:
+        yield fail(WHAT, f"a year from {YEARS[0]} on", f"the year {year}", fix)
+        return
+    now = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now_s))
+    if is_synchronized is False and case.spans_nodes:
         found = f"{now}, not synchronized, according to the kernel"
-        return [Finding("clock", WARNING, WHAT, "a clock that is synchronized on all nodes", found, fix)]
-    return [ok("clock", WHAT, f"{now}{', synchronized' if clock.is_synchronized else ''}")]
+        yield warn(WHAT, "a clock that is synchronized on all nodes", found, fix)
+    else:
+        yield ok(WHAT, f"{now}{', synchronized' if is_synchronized else ''}")

@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import re
 
-from launcher.checks.case import CheckedNode
-from launcher.checks.finding import PROBLEM, WARNING, Finding, ok
-from launcher.checks.runtime import MACHINE
+from launcher.checks.case import MACHINE, CheckedNode
+from launcher.checks.finding import Findings, fail, ok, warn
 from launcher.core.blocks import read_rows
 from launcher.machine.gpus import read_driver_version
 from launcher.machine.libraries import find_library
@@ -30,28 +29,31 @@ LEAST = {13: "580", 12: "525.60.13", 11: "450.80.02"}
 _SUFFIX = re.compile(r"\+cu([0-9]{2,4})\b")
 
 
-def look(case: CheckedNode) -> list[Finding]:
+def look(case: CheckedNode) -> Findings:
     """Compare the driver with the one that torch's CUDA needs."""
     name, torch = case.version_of(TORCH)
     if not case.exposed_count or not name:
-        return []
+        return
     if torch.endswith("+cpu"):
         fix = "install a torch with CUDA: https://pytorch.org/get-started/locally"
-        return [Finding("driver", PROBLEM, f"torch {torch}", "a torch built for CUDA", "one without", fix)]
+        yield fail(f"torch {torch}", "a torch built for CUDA", "one without", fix)
+        return
     cuda, driver = find_cuda(case, torch), _find_driver(case)
     if cuda is None or driver is None:
-        return []
-    what, found = f"{WHAT} for torch {torch} (CUDA {cuda[0]}.{cuda[1]})", driver
+        return
+    what = f"{WHAT} for torch {torch} (CUDA {cuda[0]}.{cuda[1]})"
     full = next((NEEDED[known] for known in NEEDED if known <= cuda and known[0] == cuda[0]), None)
     least = LEAST.get(cuda[0], full)
     older = f"a torch for CUDA {_newest_for(driver)} or older" if _newest_for(driver) else "an older torch"
     newer = f"a newer driver{'' if case.runtime == MACHINE else ' on the machine, not in the image'}"
+    fix = f"{newer}, or {older}"
     if least is not None and _numbers(driver) < _numbers(least):
-        return [Finding("driver", PROBLEM, what, f"{least} or newer", found, f"{newer}, or {older}")]
-    if full is not None and _numbers(driver) < _numbers(full):
+        yield fail(what, f"{least} or newer", driver, fix)
+    elif full is not None and _numbers(driver) < _numbers(full):
         expected = f"{full} or newer for all of it; kernels that are compiled at run time from PTX may fail"
-        return [Finding("driver", WARNING, what, expected, found, f"{newer}, or {older}")]
-    return [ok("driver", what, found)]
+        yield warn(what, expected, driver, fix)
+    else:
+        yield ok(what, driver)
 
 
 def find_cuda(case: CheckedNode, torch: str) -> tuple[int, int] | None:

@@ -10,9 +10,8 @@ counts in the first user namespace only); NCCL user guide, "Troubleshooting".
 from __future__ import annotations
 
 from launcher.checks.case import CheckedNode
-from launcher.checks.finding import PROBLEM, WARNING, Finding, ok
+from launcher.checks.finding import Findings, fail, ok, warn
 from launcher.checks.nofile import read_limit
-from launcher.checks.runtime import option
 from launcher.core.errors import say_size
 from launcher.machine.host import Host
 from launcher.machine.infiniband import is_usable
@@ -24,31 +23,29 @@ ALL_USERS = ["0", "0", "4294967295"]
 """The only line of /proc/self/uid_map in the first user namespace."""
 
 
-def look(case: CheckedNode) -> list[Finding]:
+def look(case: CheckedNode) -> Findings:
     """Check that there is no limit, as RDMA needs."""
     limit = read_limit(case.host, LOCKED)
     if limit is None:
-        return []
-    if limit.soft is None:
-        return [ok("memlock", WHAT, "unlimited")]
-    found = say_size(limit.soft)
-    if _is_exempt(case.host):
-        return [ok("memlock", WHAT, f"{found}, lifted by the capability IPC_LOCK")]
+        return
     active = [port for port in case.ports if port.state == "ACTIVE"]
-    if not active:
-        return [ok("memlock", WHAT, f"{found}, and no RDMA device that needs more")]
-    level = PROBLEM if any(is_usable(port) or port.driver == "efa" for port in active) else WARNING
-    devices = ", ".join(dict.fromkeys(port.device for port in active))
-    can_raise = limit.hard is None
-    fix = option(
-        case.runtime,
-        "--ulimit memlock=-1 --cap-add IPC_LOCK",
-        kubernetes="securityContext: {capabilities: {add: [IPC_LOCK]}} for the container",
-        machine="ulimit -l unlimited, before the launcher"
-        if can_raise
-        else "memlock unlimited in /etc/security/limits.conf, or LimitMEMLOCK=infinity for the service",
-    )
-    return [Finding("memlock", level, WHAT, f"unlimited, for RDMA by {devices}", found, fix)]
+    if limit.soft is None:
+        yield ok(WHAT, "unlimited")
+    elif _is_exempt(case.host):
+        yield ok(WHAT, f"{say_size(limit.soft)}, lifted by the capability IPC_LOCK")
+    elif not active:
+        yield ok(WHAT, f"{say_size(limit.soft)}, and no RDMA device that needs more")
+    else:
+        report = fail if any(is_usable(port) or port.driver == "efa" for port in active) else warn
+        devices = ", ".join(dict.fromkeys(port.device for port in active))
+        raised = "ulimit -l unlimited, before the launcher"
+        lasting = "memlock unlimited in /etc/security/limits.conf, or LimitMEMLOCK=infinity for the service"
+        fix = case.option(
+            "--ulimit memlock=-1 --cap-add IPC_LOCK",
+            kubernetes="securityContext: {capabilities: {add: [IPC_LOCK]}} for the container",
+            machine=raised if limit.hard is None else lasting,
+        )
+        yield report(WHAT, f"unlimited, for RDMA by {devices}", say_size(limit.soft), fix)
 
 
 def _is_exempt(host: Host) -> bool:

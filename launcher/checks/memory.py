@@ -8,8 +8,7 @@ Source: Linux Documentation/admin-guide/cgroup-v2.rst (memory.max), proc(5) (Mem
 from __future__ import annotations
 
 from launcher.checks.case import CheckedNode
-from launcher.checks.finding import WARNING, Finding, ok
-from launcher.checks.runtime import AZURE_ML, option
+from launcher.checks.finding import Findings, ok, warn
 from launcher.core.errors import say_size
 from launcher.machine.cgroup import read_fields, read_memory_limit
 
@@ -17,30 +16,27 @@ WHAT = "memory"
 PER_PROCESS_BYTES = 2 << 30
 
 
-def look(case: CheckedNode) -> list[Finding]:
+def look(case: CheckedNode) -> Findings:
     """Compare the limit or the node's memory, whichever is smaller, with 2 GiB for each process."""
     limit, fields = read_memory_limit(case.host), read_fields(case.host, "/proc/meminfo")
     total = fields["MemTotal:"] << 10 if "MemTotal:" in fields else None
     known = [size for size in (limit, total) if size is not None]
     if not known:
-        return []
-    size = min(known)
+        return
+    size, count = min(known), case.process_count
     is_limited = limit is not None and size == limit and limit != total
     found = f"{say_size(size)}{' by the limit of our cgroup' if is_limited else ''}"
-    count = case.process_count
     if size >= count * PER_PROCESS_BYTES:
-        return [ok("memory", WHAT, found)]
+        yield ok(WHAT, found)
+        return
     needed = say_size(count * PER_PROCESS_BYTES)
-    fewer = "start fewer processes (--nproc-per-node N), or use a larger machine"
-    whole = "Azure ML gives a job the whole machine: " + fewer
-    fix = fewer
+    fix = fewer = "start fewer processes (--nproc-per-node N), or use a larger machine"
     if is_limited:
-        fix = option(
-            case.runtime,
+        fix = case.option(
             f"--memory={needed.replace(' GiB', 'g')}",
             kubernetes=f"resources: {{limits: {{memory: {needed.replace(' GiB', 'Gi')}}}}} or more",
             machine="raise the limit of this job (sbatch --mem), or MemoryMax of the service",
+            azure_ml="Azure ML gives a job the whole machine: " + fewer,
         )
-        fix = whole if case.runtime == AZURE_ML else fix
     expected = f"{needed} or more, 2 GiB for each of {count} process{'es' if count > 1 else ''}"
-    return [Finding("memory", WARNING, WHAT, expected, found, fix)]
+    yield warn(WHAT, expected, found, fix)

@@ -10,28 +10,28 @@ takes precedence over LD_LIBRARY_PATH).
 from __future__ import annotations
 
 from launcher.checks.case import CheckedNode
-from launcher.checks.finding import WARNING, Finding, ok
+from launcher.checks.finding import Findings, ok, warn
 from launcher.machine.libraries import find_library
 from launcher.machine.packages import NCCLS
 
 NAME = "libnccl.so.2"
 
 
-def look(case: CheckedNode) -> list[Finding]:
+def look(case: CheckedNode) -> Findings:
     """Report the copy that torch loads, and warn of copies of another version."""
-    if not case.exposed_count:
-        return []
-    copies = _find_copies(case)
+    copies = _find_copies(case) if case.exposed_count else []
     if not copies:
-        return []
-    first, version = copies[0]
-    found = _name(first, version)
-    others = [(path, other) for path, other in copies[1:] if other and version and other != version]
-    if not others:
-        return [ok("nccl", NAME, found)]
-    found += "; also " + ", ".join(_name(path, other) for path, other in others)
-    fix = f"remove the other copy, or make all load one: LD_PRELOAD={first}"
-    return [Finding("nccl", WARNING, NAME, "copies of one version", found, fix)]
+        return
+    names = [f"{version or 'unknown version'} ({path})" for path, version in copies]
+    first, own = copies[0]
+    others = [
+        name for name, (_, version) in zip(names, copies, strict=True) if own and version not in (own, "")
+    ]
+    if others:
+        fix = f"remove the other copy, or make all load one: LD_PRELOAD={first}"
+        yield warn(NAME, "copies of one version", f"{names[0]}; also {', '.join(others)}", fix)
+    else:
+        yield ok(NAME, names[0])
 
 
 def _find_copies(case: CheckedNode) -> list[tuple[str, str]]:
@@ -48,7 +48,3 @@ def _find_copies(case: CheckedNode) -> list[tuple[str, str]]:
     rest = [item for item in found if item not in preloaded and item.file != path]
     before, after = ([(copy.path, copy.version) for copy in copies] for copies in (preloaded, rest))
     return [*before, *ours, *after]
-
-
-def _name(path: str, version: str) -> str:
-    return f"{version or 'unknown version'} ({path})"

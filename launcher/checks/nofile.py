@@ -8,8 +8,7 @@ descriptor per shared tensor); Azure's HPC images set 65535.
 from __future__ import annotations
 
 from launcher.checks.case import CheckedNode
-from launcher.checks.finding import WARNING, Finding, ok
-from launcher.checks.runtime import option
+from launcher.checks.finding import Findings, ok, warn
 from launcher.core.frozen import frozen
 from launcher.core.ranks import is_number
 from launcher.machine.host import Host
@@ -39,21 +38,20 @@ def read_limit(host: Host, name: str) -> Limit | None:
     return None
 
 
-def look(case: CheckedNode) -> list[Finding]:
+def look(case: CheckedNode) -> Findings:
     """Compare the limit with the number of files that a job with many workers opens."""
     limit = read_limit(case.host, OPEN_FILES)
     if limit is None:
-        return []
+        return
     if limit.soft is None or limit.soft >= ENOUGH:
-        return [ok("nofile", WHAT, "unlimited" if limit.soft is None else str(limit.soft))]
+        yield ok(WHAT, "unlimited" if limit.soft is None else str(limit.soft))
+        return
     reachable = ADVICE if limit.hard is None else min(ADVICE, limit.hard)
-    if reachable >= ENOUGH:
-        fix = f"ulimit -n {reachable}, before the launcher"
-    else:
-        fix = option(
-            case.runtime,
+    fix = f"ulimit -n {reachable}, before the launcher"
+    if reachable < ENOUGH:
+        fix = case.option(
             f"--ulimit nofile={ADVICE}:{ADVICE}",
             kubernetes=f"LimitNOFILE={ADVICE} for containerd on the node: a pod cannot ask for it",
             machine=f"nofile {ADVICE} in /etc/security/limits.conf, or LimitNOFILE={ADVICE} for the service",
         )
-    return [Finding("nofile", WARNING, WHAT, f"{ENOUGH} or more", str(limit.soft), fix)]
+    yield warn(WHAT, f"{ENOUGH} or more", str(limit.soft), fix)

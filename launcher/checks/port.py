@@ -6,7 +6,7 @@ Source: ip(7) (ip_local_port_range, ip_local_reserved_ports).
 from __future__ import annotations
 
 from launcher.checks.case import CheckedNode
-from launcher.checks.finding import PROBLEM, WARNING, Finding, ok
+from launcher.checks.finding import Findings, fail, ok, warn
 from launcher.core.ranks import is_number
 from launcher.machine.host import Host
 from launcher.machine.sockets import LISTEN, find_holder, find_sockets
@@ -15,15 +15,13 @@ RANGE = "/proc/sys/net/ipv4/ip_local_port_range"
 RESERVED = "/proc/sys/net/ipv4/ip_local_reserved_ports"
 
 
-def look(case: CheckedNode) -> list[Finding]:
+def look(case: CheckedNode) -> Findings:
     """Look for sockets on the port; on other nodes, or without a fixed port, there is nothing to check."""
     port = case.master_port
-    if not port or not case.is_master:
-        return []
-    what, fix = f"MASTER_PORT {port}", "pass --master-port N with a free port, the same on all nodes"
-    sockets = find_sockets(case.host, port)
+    sockets = find_sockets(case.host, port) if port and case.is_master else None
     if sockets is None:
-        return []
+        return
+    what, fix = f"MASTER_PORT {port}", "pass --master-port N with a free port, the same on all nodes"
     listening = [inode for state, inode in sockets if state == LISTEN]
     busy = [inode for state, inode in sockets if state != LISTEN]
     if listening or busy:
@@ -31,13 +29,14 @@ def look(case: CheckedNode) -> list[Finding]:
         end = f"end process {holder[0]}, or " if holder else ""
         by = f"process {holder[0]} ({holder[1]})" if holder else "a process that the launcher cannot inspect"
         use = "listens there" if listening else "has a connection from there"
-        return [Finding("port", PROBLEM, what, "free", f"{by} {use}", end + fix)]
-    if case.spans_nodes and _is_ephemeral(case.host, port):
+        yield fail(what, "free", f"{by} {use}", end + fix)
+    elif case.spans_nodes and _is_ephemeral(case.host, port):
         bounds = " to ".join((case.host.read_text(RANGE) or "").split())
         found = f"a port that the kernel gives to outgoing connections ({bounds})"
         fix = "pass --master-port N below that range, on all nodes"
-        return [Finding("port", WARNING, what, "a port outside that range", found, fix)]
-    return [ok("port", what, "free")]
+        yield warn(what, "a port outside that range", found, fix)
+    else:
+        yield ok(what, "free")
 
 
 def _is_ephemeral(host: Host, port: int) -> bool:

@@ -8,7 +8,7 @@ urllib.request.getproxies.
 
 from __future__ import annotations
 
-from launcher.checks.finding import PROBLEM, WARNING, Finding, ok
+from launcher.checks.finding import Findings, fail, ok, warn
 from launcher.core.frozen import frozen
 from launcher.frameworks.jax import MPIRUN_4
 from launcher.sources.tensorflow import TF_CONFIG
@@ -29,38 +29,33 @@ WHAT = "proxy variables"
 LISTED = 4
 
 
-def look(case: CheckedNode) -> list[Finding]:
+def look(case: CheckedNode) -> Findings:
     """Compare the nodes of the job with no_proxy; values are not shown, as a proxy's may hold a password."""
     names = [name for base in PROXIES for name in (base, base.upper()) if case.environ.get(name)]
     hosts = list(dict.fromkeys(host for host in (case.master_addr, *case.hosts) if host))
     if not names:
-        return [ok("proxies", WHAT, "none")]
+        yield ok(WHAT, "none")
+        return
     if not case.spans_nodes or not hosts:
-        return [ok("proxies", WHAT, f"{', '.join(names)}, and no other node to reach")]
-    exceptions = read_exceptions(
-        entry for name in EXCEPTIONS for entry in case.environ.get(name, "").split(",")
-    )
+        yield ok(WHAT, f"{', '.join(names)}, and no other node to reach")
+        return
+    entries = (entry for name in EXCEPTIONS for entry in case.environ.get(name, "").split(","))
+    exceptions = read_exceptions(entries)
     caught = [host for host in hosts if not exceptions.cover(host)]
     if not caught:
-        return [ok("proxies", WHAT, f"{', '.join(names)}, not for the nodes of the job")]
-    shown = ", ".join(caught[:LISTED]) + (f" and {len(caught) - LISTED} more" if caught[LISTED:] else "")
+        yield ok(WHAT, f"{', '.join(names)}, not for the nodes of the job")
+        return
+    more = len(caught) - LISTED
+    shown = ", ".join(caught[:LISTED]) + (f" and {more} more" if more > 0 else "")
+    fix = f'export no_proxy="$no_proxy,{",".join(caught)}" NO_PROXY="$no_proxy"'
+    if more > 0:  # a list of all nodes would fill the screen
+        unset = " ".join(f"-u {name}" for name in names)
+        all_of_them = f"add all {len(caught)} nodes to no_proxy and NO_PROXY"
+        fix = f"{all_of_them}; or, for a job that needs no proxy: env {unset} launcher ..."
     is_read = any(case.environ.get(name) for name in READERS) or not case.planned.isdisjoint(PLANNED)
+    report = fail if is_read else warn
     found = f"{', '.join(names)} set, and no_proxy without {shown}"
-    level = PROBLEM if is_read else WARNING
-    return [
-        Finding("proxies", level, WHAT, "no_proxy for all nodes of the job", found, _advise(names, caught))
-    ]
-
-
-def _advise(names: list[str], caught: list[str]) -> str:
-    """Return the fix; it does not list the nodes if they are many, which would fill the screen."""
-    if not caught[LISTED:]:
-        return f'export no_proxy="$no_proxy,{",".join(caught)}" NO_PROXY="$no_proxy"'
-    unset = " ".join(f"-u {name}" for name in names)
-    return (
-        f"add all {len(caught)} nodes to no_proxy and NO_PROXY; "
-        f"or, for a job that needs no proxy: env {unset} launcher ..."
-    )
+    yield report(WHAT, "no_proxy for all nodes of the job", found, fix)
 
 
 @frozen

@@ -7,9 +7,10 @@ from typing import ClassVar
 
 import pytest
 
-from launcher.checks.account import look
 from launcher.checks.finding import OK, PROBLEM, WARNING
-from tests.unit.checks.cases import Machine, case, levels
+from tests.unit.checks.cases import Machine, case, levels, looker
+
+look = looker("account")
 
 
 class Account(Machine):

@@ -13,9 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.checks import TABLE, Result, run_checks
-from launcher.checks.case import read_case
-from launcher.checks.finding import LEVELS, OK, PROBLEM, WARNING, Finding, ok
-from launcher.checks.runtime import RUNTIMES, find_runtime, option
+from launcher.checks.case import RUNTIMES, find_runtime, read_case
+from launcher.checks.finding import LEVELS, OK, PROBLEM, WARNING, Finding
 from launcher.cli.entry import main
 from launcher.core.errors import EXIT_HARDWARE, EXIT_USAGE
 from launcher.machine.host import Host
@@ -50,7 +49,7 @@ def replay_file(tmp_path: Path, data: dict[str, object]) -> str:
 def test_each_check_is_a_file_with_tests_and_a_row_in_the_documentation() -> None:
     """In the order of the table, with the same words."""
     folder, page = Path(ROOT) / "launcher/checks", (Path(ROOT) / "docs/checks.md").read_text()
-    apart = {"__init__", "case", "command", "finding", "runtime"}
+    apart = {"__init__", "case", "finding"}
     assert {path.stem for path in folder.glob("*.py")} - apart == set(NAMES)
     assert [name for name in NAMES if not Path(__file__).with_name(f"test_{name}.py").exists()] == []
     rows = re.findall(r"^\| `(\w+)` \| (.+?) \| .* \| (yes|no) \| (yes|no) \|$", page, flags=re.MULTILINE)
@@ -68,9 +67,10 @@ def test_levels_and_fixes_go_together() -> None:
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
-def test_every_runtime_has_words_for_an_option(runtime: str) -> None:
+def test_every_runtime_has_words_for_an_option(tmp_path: Path, runtime: str) -> None:
     """Whoever starts the container, there is something to type."""
-    words = option(runtime, "--cap-add IPC_LOCK", kubernetes="in a pod", machine="on a machine")
+    here = case(Machine(tmp_path), runtime=runtime)
+    words = here.option("--cap-add IPC_LOCK", kubernetes="in a pod", machine="on a machine")
     assert "IPC_LOCK" in words or words in ("in a pod", "on a machine")
 
 
@@ -88,7 +88,7 @@ def test_where_we_run(tmp_path: Path) -> None:
 def test_problems_stand_last(tmp_path: Path) -> None:
     """One line for each, aligned; then the counts, and what had nothing to look at."""
     fixed = Finding("shm", PROBLEM, "/dev/shm", "8\nGiB", "64 MiB\x1b[2J", "docker run --shm-size=8g")
-    result = Result((ok("nofile", "open files", "1048576"), fixed), ("gpus",))
+    result = Result((Finding("nofile", OK, "open files", "", "1048576", ""), fixed), ("gpus",))
     text = render_text(result, case(Machine(tmp_path)))
     assert text.splitlines() == [
         "ok       nofile  open files: 1048576",

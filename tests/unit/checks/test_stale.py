@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from launcher.checks.finding import OK, PROBLEM, WARNING, Finding
-from launcher.checks.stale import look
 from launcher.machine.nvml import GpuMemoryUse
-from tests.unit.checks.cases import Machine, case, levels
+from tests.unit.checks.cases import Machine, case, levels, looker
+
+look = looker("stale")
 
 GIB = 1 << 30
 FREE, HELD = GpuMemoryUse(0, GIB // 2, 80 * GIB), GpuMemoryUse(1, 40 * GIB, 80 * GIB, (1234,))
