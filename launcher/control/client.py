@@ -15,8 +15,8 @@ import select
 import socket
 import time
 
+from launcher.channel.connection import read_peer
 from launcher.channel.lines import Lines, pack
-from launcher.channel.listener import read_peer
 from launcher.control import NAME
 from launcher.control.received import number
 from launcher.core.errors import make_error

@@ -15,9 +15,8 @@ import time
 from launcher.agent.collector import list_running
 from launcher.agent.hangs import ask_progress
 from launcher.channel import lines
-from launcher.channel.connection import Connection
-from launcher.channel.keys import TOKEN_VARIABLE
-from launcher.channel.listener import Listener, read_peer
+from launcher.channel.connection import Connection, Listener, read_peer
+from launcher.channel.frames import TOKEN_VARIABLE
 from launcher.cluster.questions import EXEC, concerns
 from launcher.control import QUESTION_LIMIT_BYTES
 from launcher.control.node import OUTPUT_LIMIT_BYTES, identify, pack_run, pack_stacks, read_node

@@ -6,8 +6,8 @@ import os
 
 from launcher.agent.agent import Agent
 from launcher.agent.runtime import NodePlace
-from launcher.channel.keys import TOKEN_VARIABLE, make_key, name_job, read_token
-from launcher.channel.listener import open_listener
+from launcher.channel.connection import open_listener
+from launcher.channel.frames import TOKEN_VARIABLE, make_key, name_job, read_token
 from launcher.cluster.join import Join
 from launcher.cluster.settings import Shape
 from launcher.core.errors import NotReady, make_error

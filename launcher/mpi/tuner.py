@@ -12,7 +12,7 @@ import shutil
 
 from launcher.agent.agent import Agent
 from launcher.agent.runtime import NodePlace
-from launcher.channel.keys import TOKEN_VARIABLE
+from launcher.channel.frames import TOKEN_VARIABLE
 from launcher.core.errors import EXIT_NOT_READY, make_error
 from launcher.core.files import create_file, make_private_folder, remove_file, remove_tree
 from launcher.core.frozen import replace

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from launcher.channel.acceptor import NAMED_MAX, TurnedAway
 from launcher.channel.frames import (
     FRAME_LIMIT_BYTES,
     PREAMBLE,
@@ -22,9 +23,10 @@ from launcher.channel.frames import (
     Calling,
     HandshakeFailed,
     Sealed,
+    make_key,
+    name_job,
+    read_token,
 )
-from launcher.channel.keys import make_key, name_job, read_token
-from launcher.channel.turned_away import NAMED_MAX, TurnedAway
 from launcher.cluster import messages
 from launcher.cluster.clocks import Offset, better, measure
 from launcher.cluster.connect import answer_s
