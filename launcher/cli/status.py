@@ -14,9 +14,9 @@ from launcher.control import QUESTION_LIMIT_BYTES
 from launcher.control.client import Launcher, ask_launcher, await_launchers, choose
 from launcher.control.received import number, rows_of, words
 from launcher.control.table import (
+    RIGHT,
     View,
     make_view,
-    render_columns,
     render_json,
     render_terminal,
     render_text,
@@ -29,7 +29,7 @@ from launcher.machine.process import read_link, read_users
 from launcher.machine.pythons import isolate
 from launcher.options.parser import Parser, make_parser, of_kind
 from launcher.output.progress import duration
-from launcher.output.tables import find_paper
+from launcher.output.tables import align, find_paper
 from launcher.process.descendants import find_descendants
 from launcher.process.execute import execute
 
@@ -244,8 +244,8 @@ def render_launchers(launchers: Sequence[Launcher]) -> str:
         )
         for one in launchers
     ]
-    owner = () if ours else ("user",)
-    lines = render_columns(("pid", "run", "since", "node", *owner, "command"), rows)
+    head = ("pid", "run", "since", "node", *(() if ours else ("user",)), "command")
+    lines = align([head, *rows], RIGHT)
     return "".join(f"{line}\n" for line in lines)
 
 

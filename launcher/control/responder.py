@@ -95,25 +95,19 @@ class Question:
     nodes: tuple[NodeRank, ...] = ()
 
 
-class Asking:
+class Asking(lines.Lines):
     """Framing by lines; a line that is no JSON object is an unknown question, and gets an error as answer."""
 
     def __init__(self) -> None:
-        self._lines = lines.Lines(QUESTION_LIMIT_BYTES)
-
-    def frame(self, encoded: bytes) -> bytes:
-        """Return an encoded message as one line."""
-        return self._lines.frame(encoded)
+        super().__init__(QUESTION_LIMIT_BYTES)
 
     def feed(self, data: bytes) -> Iterator[Message]:
         """Yield the questions that are complete now."""
-        return map(self._parse, self._lines.cut(data))
-
-    def _parse(self, line: bytes) -> Message:
-        try:
-            return lines.parse(line)
-        except Garbled:
-            return {}
+        for line in self.cut(data):
+            try:
+                yield lines.parse(line)
+            except Garbled:
+                yield {}
 
 
 class Client:

@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from launcher.core.model import Plan
 from launcher.core.redact import printable
+from launcher.output.tables import align
 
 # Assigning to these is an error, or has no effect, in bash or dash; an error inside eval would
 # end the user's script.
@@ -77,8 +78,7 @@ def render_environment(
 def _render_table(settings: Mapping[str, str], unset: Sequence[str]) -> tuple[str, list[str]]:
     rows = [(printable(name), printable(value)) for name, value in settings.items()]
     rows += [(printable(name), "(unset)") for name in unset]
-    width = max((len(name) for name, _ in rows), default=0)
-    return "".join(f"{name:<{width}}  {value}".rstrip() + "\n" for name, value in rows), []
+    return "".join(f"{line}\n" for line in align(rows)), []
 
 
 def _render_sh(settings: Mapping[str, str], unset: Sequence[str]) -> tuple[str, list[str]]:

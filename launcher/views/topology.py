@@ -12,6 +12,7 @@ from launcher.machine.gpu_facts import GpuFacts
 from launcher.machine.hardware import MEANINGS, SELF, Hardware, count_switched, distance
 from launcher.machine.infiniband import is_usable
 from launcher.machine.network import Interface
+from launcher.output.tables import align
 from launcher.planning.assignment import Assigned
 
 GIB = 1 << 30
@@ -70,7 +71,7 @@ def _matrix(hardware: Hardware) -> list[str]:
         return []
     rows = [[distance(row, column) for column in parts] for row in parts]
     head = ["", *(part.label for part in parts), "NUMA"]
-    lines = _align([head, *([p.label, *row, _or(p.numa_node)] for p, row in zip(parts, rows, strict=True))])
+    lines = _table(head, [[p.label, *row, _or(p.numa_node)] for p, row in zip(parts, rows, strict=True)])
     used = {cell for row in rows for cell in row}
     legend = [f"  {word:<5} {meaning}" for word, meaning in MEANINGS.items() if word in used]
     if any(cell.startswith("NV") for cell in used):
@@ -207,11 +208,4 @@ def _or(value: object, unknown: str = "?") -> str:
 
 
 def _table(head: list[str], rows: list[list[str]]) -> list[str]:
-    return _align([head, *rows]) if rows else []
-
-
-def _align(rows: Sequence[Sequence[str]]) -> list[str]:
-    cells = [[printable(cell) for cell in row] for row in rows]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
-    padded = [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in cells]
-    return ["  ".join(row).rstrip() for row in padded]
+    return align([[printable(cell) for cell in row] for row in (head, *rows)]) if rows else []
