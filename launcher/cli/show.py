@@ -141,7 +141,7 @@ def topology(argv: Sequence[str], environ: Mapping[str, str], description: str) 
     add_replay(parser, environ)
     add_flags(parser)
     words = parser.parse_args(argv)
-    from launcher.views.survey import render, take_view
+    from launcher.views.topology import render, take_view
 
     host, environ = _find_host(vars(words), environ)
     _write_to(

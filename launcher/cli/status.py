@@ -263,32 +263,28 @@ def _status_of(view: View) -> int:
 
 def _watch(launcher: Launcher, before: View, options: argparse.Namespace) -> int:
     """Show the job periodically until its launcher has exited."""
+
+    def ask_again(last: View) -> View | None:
+        """Return a new view, with the CPU use since the last one; None once the launcher has exited."""
+        try:
+            return with_cpu(last, make_view(ask_launcher(launcher, "status")))
+        except NotReady:
+            if os.path.exists(launcher.path):
+                raise
+            return None
+
     if find_paper(os.environ).has_styles and not options.json:
-        return _watch_screen(launcher, before, options.watch)
-    while True:
+        from launcher.control.watch import watch
+
+        view, has_ended = watch(before, options.watch, ask_again, write)
+        write(render_terminal(view, find_paper(os.environ)))
+        if has_ended:
+            say("the job has ended", "job-ended")
+        return 0
+    last: View | None = before
+    while last is not None:
         time.sleep(options.watch)
-        view = _ask_again(launcher, before)
-        if view is None:
-            return 0
-        write(_render(view, options.json) + ("" if options.json else "\n"))
-        before = view
-
-
-def _watch_screen(launcher: Launcher, before: View, every_s: float) -> int:
-    from launcher.control.watch import watch
-
-    view, has_ended = watch(before, every_s, lambda last: _ask_again(launcher, last), write)
-    write(render_terminal(view, find_paper(os.environ)))
-    if has_ended:
-        say("the job has ended", "job-ended")
+        last = ask_again(last)
+        if last is not None:
+            write(_render(last, options.json) + ("" if options.json else "\n"))
     return 0
-
-
-def _ask_again(launcher: Launcher, last: View) -> View | None:
-    """Return a new view, with the CPU use since the last one; None once the launcher has exited."""
-    try:
-        return with_cpu(last, make_view(ask_launcher(launcher, "status")))
-    except NotReady:
-        if os.path.exists(launcher.path):
-            raise
-        return None
