@@ -19,7 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from launcher.stacks.answer import Answer, Thread
+    from launcher.stacks.answer import Answer
 
 VERSION = 1
 LINES_MAX = 20_000
@@ -90,13 +90,8 @@ def _render(members: Sequence[Answer], *, threads: bool, speakers: set[tuple[int
     lines = [f"{names}, innermost first ({first.means}{lacks}):"]
     for thread in first.threads if threads else first.threads[:1]:
         lines += [f"  {thread.name}"] if threads else []
-        lines += _frames(thread)
+        lines += [f"    {frame.render()}" for frame in thread.frames] or ["    no Python frame"]
     return lines
-
-
-def _frames(thread: Thread) -> list[str]:
-    lines = [f"    {frame.render()}" for frame in thread.frames]
-    return lines or ["    no Python frame"]
 
 
 def render_json(view: View) -> str:

@@ -7,6 +7,7 @@ reach a terminal.
 from __future__ import annotations
 
 import json
+from math import inf
 
 from launcher.control.received import TEXT_LENGTH, Message, mappings, number, rows_of, words
 from launcher.control.stragglers import find_stragglers
@@ -207,12 +208,8 @@ def make_rows(view: View, by: str = "node") -> list[tuple[str, ...]]:
     if by == "state":
         found.sort(key=lambda row: row[0][STATE] == "running")
     elif by != "node":
-        found.sort(key=lambda row: _or_least(row[1].get(by)), reverse=True)
+        found.sort(key=lambda row: -inf if (value := row[1].get(by)) is None else value, reverse=True)
     return [cells for cells, _ in found]
-
-
-def _or_least(value: float | None) -> float:
-    return float("-inf") if value is None else value
 
 
 def _row(

@@ -58,7 +58,9 @@ def render_text(plan: Plan, environ: Mapping[str, str], fd: int = 1, *, whole: b
     if plan.unset:
         lines.append(f"not inherited: {', '.join(printable(name) for name in plan.unset)}")
     lines += [*_commands(plan), *_ports(plan), *_nodes(plan, environ), *_fabric(plan), *_channel(plan)]
-    lines += [*_watch(plan), *_notes(plan)]
+    of_fabric = "" if plan.network is None else f"fabric {plan.network.fabric}: {plan.network.why}"
+    notes = [f"note: {printable(redact(note))}" for note in plan.notes if note != of_fabric]
+    lines += [*_watch(plan), *notes]
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -331,8 +333,3 @@ def _restarts(rule: Restarts) -> list[str]:
         [f"each node is checked by {' '.join(redact_argv(rule.health_argv))}"] if rule.health_argv else []
     )
     return parts
-
-
-def _notes(plan: Plan) -> list[str]:
-    said = "" if plan.network is None else f"fabric {plan.network.fabric}: {plan.network.why}"
-    return [f"note: {printable(redact(note))}" for note in plan.notes if note != said]
