@@ -53,7 +53,7 @@ class View:
 
 
 @frozen
-class Screen:
+class ScreenState:
     """What the user's keys have set.
 
     Attributes:
@@ -191,7 +191,7 @@ def make_rows(view: View, by: str = "node") -> list[tuple[str, ...]]:
 
     Args:
         view: The job.
-        by: The column to sort by; see `Screen`.
+        by: The column to sort by; see `ScreenState`.
     """
     found: list[tuple[tuple[str, ...], Mapping[str, float | None]]] = []
     for node, answer in view.nodes:
@@ -270,7 +270,7 @@ def render_text(view: View) -> str:
     return "".join(f"{line}\n" for line in [*lines, *([view.note] if view.note else [])])
 
 
-def render_screen(view: View, paper: Paper, screen: Screen | None = None) -> ShownTable:
+def render_screen(view: View, paper: Paper, screen: ScreenState | None = None) -> ShownTable:
     """Return a view for a terminal.
 
     Args:

@@ -8,7 +8,7 @@ import sys
 import time
 from contextlib import contextmanager
 
-from launcher.control.table import SORTS, Screen, render_screen
+from launcher.control.table import SORTS, ScreenState, render_screen
 from launcher.core.frozen import replace
 from launcher.output.tables import find_paper
 
@@ -30,12 +30,12 @@ RESIZE_S = 0.25
 """Seconds between two checks of the terminal's size."""
 
 
-def press(screen: Screen, key: str, rows: int, page: int) -> Screen:
+def press(screen: ScreenState, key: str, rows: int, page: int) -> ScreenState:
     """Return the screen after a key, for a table of ``rows`` rows of which ``page`` fit on the screen."""
     if key in QUIT:
         return replace(screen, has_quit=True)
     if key in SORTS:
-        return Screen(SORTS[key])
+        return ScreenState(SORTS[key])
     last = max(0, rows - page)
     skip = screen.skip + STEPS.get(key, 0) + PAGES.get(key, 0) * page
     skip = {FIRST: 0, "g": 0, LAST: last, "G": last}.get(key, skip)
@@ -68,7 +68,7 @@ def watch(
     Returns:
         The last view, and whether the job has ended.
     """
-    view, screen = first, Screen()
+    view, screen = first, ScreenState()
     with _read_keys() as read, _fill_screen(write) as show:
         due = time.monotonic() + every_s
         while not screen.has_quit:

@@ -22,7 +22,7 @@ from launcher.control import client
 from launcher.control.node import RANKS_MAX, limit_ranks
 from launcher.control.render import render_text as render_stacks
 from launcher.control.table import (
-    Screen,
+    ScreenState,
     make_rows,
     make_view,
     render_json,
@@ -88,7 +88,7 @@ def test_what_a_screen_cannot_hold_is_scrolled_to() -> None:
     """The page is what fits, and what is beyond is counted, with what does not run there."""
     many = [{**RANKS[1 if rank == 39 else 0], "rank": rank} for rank in range(40)]
     view = make_view([{"node": 0, "answer": {**NODE, "ranks": many}}])
-    shown = render_screen(view, Paper(120, 20), Screen())
+    shown = render_screen(view, Paper(120, 20), ScreenState())
     lines = shown.lines
     assert len(lines) <= 20 and shown.rows == 40
     assert f"rows 1 to {shown.page} of 40, 1 not running among the others" in lines[-4]
@@ -100,7 +100,7 @@ def test_no_line_of_a_screen_is_wider_than_it() -> None:
     long: Message = {**NODE, "command": "python " + "x" * 400, "events": [{"ago_s": 1.0, "what": "y" * 400}]}
     long["ranks"] = [{**RANK, "state": "waits " * 40, "rank": rank} for rank in range(40)]
     for width, height in ((80, 24), (40, 10), (200, 30)):
-        shown = render_screen(make_view([{"node": 0, "answer": long}]), Paper(width, height), Screen())
+        shown = render_screen(make_view([{"node": 0, "answer": long}]), Paper(width, height), ScreenState())
         assert max(map(measure, shown.lines)) <= max(width, 70), width
         assert height < 20 or len(shown.lines) <= height
 
@@ -117,14 +117,14 @@ def test_a_rank_that_does_not_run_is_red() -> None:
 
 def test_keys_scroll_sort_and_leave() -> None:
     """No key leads out of the table."""
-    screen = Screen()
+    screen = ScreenState()
     for key in split_keys("\x1b[6~\x1b[Bj\x1b[A"):
         screen = press(screen, key, rows=40, page=10)
-    assert screen == Screen(skip=11)
+    assert screen == ScreenState(skip=11)
     assert press(screen, "G", 40, 10).skip == 30
     assert press(screen, "\x1b[5~", 40, 10).skip == 1
     assert press(screen, "\x1b[6~", 12, 10).skip == 2
-    assert press(screen, "c", 40, 10) == Screen("cpu")
+    assert press(screen, "c", 40, 10) == ScreenState("cpu")
     assert press(screen, "x", 40, 10) == screen
     assert press(screen, "q", 40, 10).has_quit
 

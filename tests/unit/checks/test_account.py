@@ -31,7 +31,7 @@ class Account(Machine):
 @pytest.fixture(autouse=True)
 def _only_these(monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder can be written if it is one of the account's."""
-    monkeypatch.setattr("launcher.checks.account._can_write", lambda path: path in Account.writable)
+    monkeypatch.setattr("launcher.checks.node._can_write", lambda path: path in Account.writable)
 
 
 def test_an_account_is_fine_or_named(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.checks.clock import read_clock
 from launcher.checks.finding import OK, PROBLEM, WARNING
+from launcher.checks.node import read_clock
 from launcher.machine.host import Host
 from tests.unit.checks.cases import Machine, case, looker, only
 
@@ -37,7 +37,7 @@ def test_clocks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A wrong year is a problem for one node, too; a clock that runs free only where there are several."""
-    monkeypatch.setattr("launcher.checks.clock.read_clock", lambda host: clock)
+    monkeypatch.setattr("launcher.checks.node.read_clock", lambda host: clock)
     assert only(look(case(Machine(tmp_path), spans_nodes=several))).level == level
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.checks.driver import LEAST, NEEDED, find_cuda
 from launcher.checks.finding import OK, PROBLEM, WARNING
+from launcher.checks.libraries import LEAST, NEEDED, find_cuda
 from launcher.machine.gpus import DRIVER
 from launcher.machine.packages import Package
 from tests.unit.checks.cases import Machine, case, looker, only

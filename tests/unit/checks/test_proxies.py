@@ -9,7 +9,7 @@ import pytest
 
 from launcher.checks.case import read_case
 from launcher.checks.finding import OK, PROBLEM, WARNING
-from launcher.checks.proxies import read_exceptions
+from launcher.checks.network import read_exceptions
 from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
 from tests.unit.checks.cases import Machine, case, looker, only

@@ -21,7 +21,7 @@ def look_at(
     folder: Path, monkeypatch: pytest.MonkeyPatch, *use: GpuMemoryUse, gpus: int = 1, **files: str
 ) -> list[Finding]:
     """Return what is found on a node with so many GPUs, of which NVML gives this use."""
-    monkeypatch.setattr("launcher.checks.stale.read_gpu_use", lambda: use)
+    monkeypatch.setattr("launcher.checks.gpus.read_gpu_use", lambda: use)
     return look(case(Machine(folder, files, gpus=gpus)))
 
 

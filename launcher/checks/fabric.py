@@ -1,16 +1,12 @@
-"""Checks InfiniBand for ports that exist, but are down, slow, or not exposed to us.
-
-A job without its ports runs over Ethernet, many times slower, and reports nothing.
-
-Source: Linux Documentation/infiniband/user_verbs.rst (uverbs), sysfs-class-infiniband (state);
-"docker run" reference (--device).
-"""
+"""Checks of InfiniBand, and the variables that choose a network."""
 
 from __future__ import annotations
 
 from launcher.checks.case import AZURE_ML, CheckedNode
 from launcher.checks.finding import PROBLEM, Findings, fail, ok, render_count, warn
-from launcher.fabrics.variables import find_exclusion
+from launcher.core.environ import NETWORK_NAMES
+from launcher.fabrics.facts import read_variables
+from launcher.fabrics.variables import find_exclusion, find_faults
 from launcher.machine.infiniband import Port, is_omni_path, is_usable
 
 CAUSES = {
@@ -20,8 +16,16 @@ CAUSES = {
 DEAD = "the port or its cable is dead (ibstat, dmesg): use another node"
 
 
-def look(case: CheckedNode) -> Findings:
-    """Compare the ports with each other, with the VM's, with our device files and with NCCL's variables."""
+def check_infiniband(case: CheckedNode) -> Findings:
+    """Check InfiniBand for ports that exist, but are down, slow, or not exposed to us.
+
+    A job without its ports runs over Ethernet, many times slower, and reports nothing. Compare the ports with
+    each other, with the VM's, with our device files and with NCCL's variables.
+
+    Source:
+        Linux Documentation/infiniband/user_verbs.rst (uverbs), sysfs-class-infiniband (state); "docker
+        run" reference (--device).
+    """
     ports = [port for port in case.ports if port.link_layer == "InfiniBand" and not is_omni_path(port)]
     if not ports and not case.vm_port_count:
         return
@@ -70,3 +74,21 @@ def _judge_files(case: CheckedNode, ports: list[Port]) -> Findings:
             fix = f"use a compute with RDMA, not Kubernetes without its device plugin; {fix}"
         found = f"{', '.join(hidden)} without one: NCCL and MPI would use TCP"
         yield fail("/dev/infiniband", "uverbsN for each device", found, fix)
+
+
+def check_network(case: CheckedNode) -> Findings:
+    """Check that the user's network variables fit this node: NCCL, gloo and TensorPipe report little on them.
+
+    Compare each variable, and what NCCL's files set, with the interfaces and devices.
+
+    Source:
+        see `launcher.fabrics.variables`.
+    """
+    facts = read_variables(case.host, case.environ, case.ports)
+    names = [name for name in NETWORK_NAMES if facts.told(name)]
+    faults = find_faults(facts, spans_nodes=case.spans_nodes)
+    for fault in faults:
+        report = warn if fault.is_partial else fail
+        yield report(f"{fault.name}={fault.value!r}", "what this node has", fault.what, fault.fix)
+    if names and not faults:
+        yield ok(", ".join(names), "this node has what they name")
