@@ -236,27 +236,13 @@ class TurnedAway:
             self._say(f"turned away {pair[0]}: {pair[1]}{shown}", "turned-away")
         self.counts[pair] += 1
 
-    def summary(self) -> str:
-        """Return how many connections were turned away; empty if each of them was reported already."""
-        if self.total <= len(self.counts):
-            return ""
-        return f"turned away {self.total} connections: {self.describe()}"
-
-    def describe(self) -> str:
-        """Return the most frequent pairs; empty if there are none."""
-        return ", ".join(
-            f"{address} {count} x ({why})" for (address, why), count in self.counts.most_common(5)
-        )
-
     def say_summary(self) -> None:
-        """Print the summary, if it is not empty."""
-        said = self.summary()
-        if said:
-            self._say(said, "turned-away")
+        """Print how many connections were turned away, unless each of them was reported already."""
+        if self.total > len(self.counts):
+            most = self.counts.most_common(5)
+            pairs = ", ".join(f"{address} {count} x ({why})" for (address, why), count in most)
+            self._say(f"turned away {self.total} connections: {pairs}", "turned-away")
 
     def reasons(self) -> dict[str, str]:
         """Return the reason by address; of several reasons, the last new one."""
-        found = {}
-        for address, why in self.counts:
-            found[address] = why
-        return found
+        return dict(self.counts.keys())

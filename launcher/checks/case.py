@@ -80,24 +80,13 @@ class CheckedNode:
     health_commands: tuple[tuple[str, ...], ...] = ()
 
     @property
-    def vm_gpu_count(self) -> int | None:
-        """Number of NVIDIA GPUs of every VM of this size; None if unknown, or if a pod may get fewer."""
-        return None if self._is_amd else self._vm_count
-
-    @property
-    def vm_amd_count(self) -> int | None:
-        """Number of AMD GPUs of every VM of this size; None if unknown, or if a pod may get fewer."""
-        return self._vm_count if self._is_amd else None
-
-    @property
-    def _is_amd(self) -> bool:
-        kind = self.vm.kind if self.vm else None
-        return kind is not None and (kind.gpu or "").startswith(AMD)
-
-    @property
-    def _vm_count(self) -> int | None:
+    def vm_gpu_counts(self) -> tuple[int | None, int | None]:
+        """Numbers of NVIDIA's and AMD's GPUs of every VM of this size; None if unknown, or for a pod."""
         is_pod = bool(self.environ.get("KUBERNETES_SERVICE_HOST"))
-        return None if self.vm is None or is_pod else self.vm.gpu_count
+        if self.vm is None or is_pod:
+            return None, None
+        is_amd = self.vm.kind is not None and (self.vm.kind.gpu or "").startswith(AMD)
+        return (None, self.vm.gpu_count) if is_amd else (self.vm.gpu_count, None)
 
     @property
     def vm_port_count(self) -> int | None:

@@ -34,7 +34,7 @@ def check_gpus(case: CheckedNode) -> Findings:
     if exposed is None:
         return
     in_machine = _count_pci(case.host.list_folder(DRIVER_DEVICES))
-    if not exposed and not in_machine and not case.vm_gpu_count:
+    if not exposed and not in_machine and not case.vm_gpu_counts[0]:
         yield from _judge_amd(case)
         return
     yield _judge_exposed(case, exposed, in_machine)
@@ -57,7 +57,7 @@ def _count_pci(names: Sequence[str]) -> int:
 def _judge_amd(case: CheckedNode) -> Findings:
     """Compare AMD's GPUs with the VM's devices; /sys shows the whole node."""
     names = case.host.list_folder(AMD_DEVICES)
-    has, there = case.vm_amd_count, _count_pci(names)
+    (_, has), there = case.vm_gpu_counts, _count_pci(names)
     if not names:  # no driver, or a /sys that does not show it
         return
     if case.vm is not None and has is not None and there < has:
@@ -68,7 +68,7 @@ def _judge_amd(case: CheckedNode) -> Findings:
 
 
 def _judge_exposed(case: CheckedNode, exposed: int, in_machine: int) -> Finding:
-    has, found = case.vm_gpu_count, f"{exposed} exposed to us (/dev/nvidiaN)"
+    (has, _), found = case.vm_gpu_counts, f"{exposed} exposed to us (/dev/nvidiaN)"
     give_all = case.option(
         "--gpus all",
         kubernetes=f"resources: {{limits: {{nvidia.com/gpu: {has or 'N'}}}}} for the container",
