@@ -147,7 +147,9 @@ def read_case(
         asks: Whether Azure's metadata service may be asked for the size of the VM, if this is an Azure VM.
         health_commands: The site's own checks.
     """
-    exposed = count_gpus(host)
+    exposed, vm = count_gpus(host), read_vm(environ)
+    if vm is None and (host.is_recorded() or (asks and is_azure(host, environ))):
+        vm = ask_vm(host)  # takes up to a second
     return CheckedNode(
         host=host,
         environ=environ,
@@ -156,17 +158,10 @@ def read_case(
         visible_count=count_visible(host, environ),
         ports=read_ports(host),
         packages=_read_packages(host, environ, command),
-        vm=_find_vm(host, environ, asks),
+        vm=vm,
         health_commands=health_commands,
         **(_read_job(plan, environ) if plan else {}),
     )
-
-
-def _find_vm(host: Host, environ: Mapping[str, str], asks: bool) -> Vm | None:
-    """Return the VM by the variables, else by the snapshot or the service, which takes up to a second."""
-    told = read_vm(environ)
-    may_ask = host.is_recorded() or (asks and is_azure(host, environ))
-    return ask_vm(host) if told is None and may_ask else told
 
 
 def _read_packages(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import contextlib
+from collections.abc import Callable, Iterable
 
 from launcher.checks.case import KUBERNETES, CheckedNode
 from launcher.checks.finding import Finding, Findings, fail, ok, warn
 from launcher.core.environ import is_loopback
-from launcher.core.frozen import frozen
 from launcher.core.ranks import is_number
 from launcher.frameworks.jax import MPIRUN_4
 from launcher.machine.host import Host
@@ -88,8 +88,8 @@ def check_proxies(case: CheckedNode) -> Findings:
         yield ok(PROXY, f"{', '.join(names)}, and no other node to reach")
         return
     entries = (entry for name in EXCEPTIONS for entry in case.environ.get(name, "").split(","))
-    exceptions = read_exceptions(entries)
-    caught = [host for host in hosts if not exceptions.cover(host)]
+    is_excepted = read_exceptions(entries)
+    caught = [host for host in hosts if not is_excepted(host)]
     if not caught:
         yield ok(PROXY, f"{', '.join(names)}, not for the nodes of the job")
         return
@@ -106,32 +106,30 @@ def check_proxies(case: CheckedNode) -> Findings:
     yield report(PROXY, "no_proxy for all nodes of the job", found, fix)
 
 
-@frozen
-class Exceptions:
-    """The exceptions in no_proxy, indexed so that a node need not be compared with each entry.
+def read_exceptions(entries: Iterable[str]) -> Callable[[str], bool]:
+    """Return whether a host is excepted by no_proxy: by name, domain, address or network, or by ``*``.
 
-    Attributes:
-        everything: Whether there is a ``*``.
-        domains: Names, also without a leading star or dot; each covers its subdomains, too.
-        networks: First addresses of networks, by (IP version, prefix length).
+    The entries are indexed, so that a host need not be compared with each of them. Those that are no name or
+    network match nothing.
     """
+    import ipaddress  # takes 3 ms, and is needed only with a proxy
 
-    everything: bool
-    domains: frozenset[str]
-    networks: Mapping[tuple[int, int], frozenset[int]]
+    words = {entry.strip().lower() for entry in entries} - {""}
+    domains = {domain for word in words for domain in (word, word.removeprefix("*").removeprefix("."))} - {""}
+    networks: dict[tuple[int, int], set[int]] = {}
+    for word in words:
+        with contextlib.suppress(ValueError):
+            network = ipaddress.ip_network(word, strict=False)
+            starts = networks.setdefault((network.version, network.prefixlen), set())
+            starts.add(int(network.network_address))
 
-    def cover(self, host: str) -> bool:
-        """Whether a host is excepted: by name, by domain, by address or network, or by ``*``."""
+    def covers(host: str) -> bool:
         name = host.strip("[]").lower()
         labels = name.split(".")
-        ends = (".".join(labels[first:]) for first in range(len(labels)))
-        return self.everything or any(end in self.domains for end in ends) or self._cover_address(name)
-
-    def _cover_address(self, name: str) -> bool:
-        if not self.networks:
+        if "*" in words or any(".".join(labels[first:]) in domains for first in range(len(labels))):
+            return True
+        if not networks:
             return False
-        import ipaddress  # takes 3 ms, and is needed only with a proxy
-
         try:
             address = ipaddress.ip_address(name)
         except ValueError:
@@ -139,28 +137,10 @@ class Exceptions:
         bits = address.max_prefixlen
         return any(
             version == address.version and int(address) >> (bits - length) << (bits - length) in starts
-            for (version, length), starts in self.networks.items()
+            for (version, length), starts in networks.items()
         )
 
-
-def read_exceptions(entries: Iterable[str]) -> Exceptions:
-    """Return the exceptions in the entries of no_proxy; entries that are no name or network match nothing."""
-    words = {entry.strip().lower() for entry in entries} - {""}
-    domains = {domain for word in words for domain in (word, word.removeprefix("*").removeprefix("."))}
-    return Exceptions("*" in words, frozenset(domains - {""}), _read_networks(words))
-
-
-def _read_networks(words: Iterable[str]) -> dict[tuple[int, int], frozenset[int]]:
-    import ipaddress
-
-    found: dict[tuple[int, int], set[int]] = {}
-    for word in words:
-        try:
-            network = ipaddress.ip_network(word, strict=False)
-        except ValueError:
-            continue
-        found.setdefault((network.version, network.prefixlen), set()).add(int(network.network_address))
-    return {key: frozenset(starts) for key, starts in found.items()}
+    return covers
 
 
 def check_names(case: CheckedNode) -> Findings:

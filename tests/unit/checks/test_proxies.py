@@ -65,7 +65,7 @@ def test_one_node_has_nobody_to_reach(tmp_path: Path) -> None:
 )
 def test_what_no_proxy_covers(host: str, entry: str, expected: bool) -> None:
     """Names, domains, addresses, networks."""
-    assert read_exceptions(["", entry]).cover(host) == expected
+    assert read_exceptions(["", entry])(host) == expected
 
 
 def test_a_thousand_nodes_are_compared_at_once(tmp_path: Path) -> None:
