@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from launcher.checks import node
+from launcher.checks import site
 from launcher.process.helper import Helper
 from launcher.recovery.health import ask_health
 from tests.process.looking import is_gone, read_pid, wait_for
@@ -151,7 +151,7 @@ def test_ctrl_c_while_a_command_starts_ends_it_too(monkeypatch: pytest.MonkeyPat
         signal.raise_signal(signal.SIGINT)
         return helper
 
-    monkeypatch.setattr(node, "ask_health", begin)
+    monkeypatch.setattr(site, "ask_health", begin)
     with pytest.raises(KeyboardInterrupt):
-        node._ask_health(("sleep", "1000"))
+        site._ask(("sleep", "1000"))
     wait_for(lambda: is_gone(begun[0]), "the helper has ended")
