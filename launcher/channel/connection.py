@@ -216,6 +216,7 @@ class Listener:
 
     Attributes:
         has_heard: Whether any client has connected.
+        due: When to call `fire` (monotonic seconds); None unless it pauses.
     """
 
     def __init__(
@@ -239,7 +240,7 @@ class Listener:
         self._listening, self._loop, self._take, self._has_room, self._say = (
             listening, loop, take, has_room, say,
         )  # fmt: skip
-        self._resume_at: float | None = None
+        self.due: float | None = None
         self._is_closed = self._has_said = False
         listening.setblocking(False)
         loop.add(listening.fileno(), self._on_call)
@@ -270,29 +271,24 @@ class Listener:
             self._say(f"cannot accept {which}: {error.strerror} ({where}); trying again", "accept-paused")
 
     def _pause(self) -> None:
-        self._resume_at = time.monotonic() + PAUSE_S
+        self.due = time.monotonic() + PAUSE_S
         self._loop.remove(self._listening.fileno())
-
-    @property
-    def due(self) -> float | None:
-        """When to call `fire` (monotonic seconds)."""
-        return self._resume_at
 
     def fire(self, now: float) -> None:
         """Accept connections again after a pause."""
-        if self._resume_at is not None and now >= self._resume_at:
+        if self.due is not None and now >= self.due:
             self.resume()
 
     def resume(self) -> None:
         """Accept connections again, because there may be room."""
-        if self._resume_at is not None and not self._is_closed:
-            self._resume_at = None
+        if self.due is not None and not self._is_closed:
+            self.due = None
             self._loop.add(self._listening.fileno(), self._on_call)
 
     def close(self) -> None:
         """Stop listening."""
         if not self._is_closed:
-            self._is_closed, self._resume_at = True, None
+            self._is_closed, self.due = True, None
             self._loop.remove(self._listening.fileno())
             self._listening.close()
 
