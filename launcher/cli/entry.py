@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = 
     """
     if argv is None:
         _open_closed_descriptors()
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored by our parent, exit statuses would be lost
+        _hear_of_children()
     from launcher.cli.main import dispatch
 
     words = sys.argv[1:] if argv is None else argv
@@ -71,6 +71,14 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = 
     )
     _report(full, words, given)
     return full.exit_status
+
+
+def _hear_of_children() -> None:
+    """Take back what a parent may have ignored: exit statuses would be lost."""
+    try:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    except OSError:  # refused by a seccomp profile: a command that needs it says so
+        return
 
 
 def _report(error: LauncherError, words: Sequence[str], environ: Mapping[str, str]) -> None:

@@ -7,7 +7,7 @@ of launchers is ``launchers.txt``.
 
 from __future__ import annotations
 
-from launcher.command.words import is_python, is_shell, match_call, name_program
+from launcher.command.words import find_script, is_python, is_shell, match_call, name_program
 from launcher.core.blocks import read_blocks
 from launcher.core.environ import Malformed, shorten
 from launcher.core.errors import make_error
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from launcher.core.blocks import Block
 
 TABLE = "command/launchers.txt"
+_calls: list[tuple[list[str], Block]] = []
 SRUN = "srun"
 """Starts the tasks of all nodes: it belongs in front of us."""
 
@@ -74,8 +75,14 @@ class Command:
 
 def list_names() -> frozenset[str]:
     """Return the programs and modules that may be launchers."""
-    calls = (call for row in read_blocks(TABLE) for call in row.items)
-    return frozenset(call.removeprefix("-m ").split()[0] for call in calls)
+    return frozenset(call[call[0] == "-m"] for call, _ in read_calls())
+
+
+def read_calls() -> list[tuple[list[str], Block]]:
+    """Return the words that call each launcher, which may have several calls; they are read once."""
+    if not _calls:
+        _calls.extend((call.split(), row) for row in read_blocks(TABLE) for call in row.items)
+    return _calls
 
 
 def read_pairs(launcher: Block, field: str) -> dict[str, str]:
@@ -86,13 +93,14 @@ def read_pairs(launcher: Block, field: str) -> dict[str, str]:
 
 def find_launcher(argv: Sequence[str]) -> Command | None:
     """Return the launcher that a command calls; None for any other command, including a shell."""
-    for launcher in read_blocks(TABLE) if argv else ():
-        for call in launcher.items:
-            head = match_call(argv, call.split())
-            if head:
-                own, inner = _read_own(launcher, argv[head:])
-                nothing = launcher.words("unless") in own
-                return None if nothing else Command(launcher, head, tuple(own), head + inner)
+    place = find_script(argv) if argv and is_python(argv[0]) else 0
+    first = name_program(argv[place]) if argv and place is not None else None
+    for call, launcher in read_calls():
+        head = match_call(argv, call) if call[0] == first else 0
+        if head:
+            own, inner = _read_own(launcher, argv[head:])
+            nothing = launcher.words("unless") in own
+            return None if nothing else Command(launcher, head, tuple(own), head + inner)
     return None
 
 

@@ -107,11 +107,6 @@ def _list(kind: str) -> tuple[str, ...]:
     return tuple(flag.dest for flag in FLAGS if kind in flag.kinds)
 
 
-def list_working(place: str) -> tuple[str, ...]:
-    """Return the flags that work only in this place, a word of the table's column ``works``."""
-    return tuple(flag.dest for flag in FLAGS if place in flag.works)
-
-
 FLAGS = tuple(map(_read, read_blocks("options/flags.txt")))
 ROLE_FLAGS, TENSORFLOW = _list("role"), _list("tensorflow")
 EMPTY_IS_UNSET, ONLY_TORCHRUN = _list("empty"), _list("agent")
@@ -121,6 +116,11 @@ NEEDS = {
     flag.dest: (flag.needs.partition("=")[0], flag.needs.partition("=")[2]) for flag in FLAGS if flag.needs
 }
 """For each flag that does nothing without another one: that one, and the value that it must have."""
+WORKING = {
+    place: tuple(flag.dest for flag in FLAGS if place in flag.works)
+    for place in dict.fromkeys(place for flag in FLAGS for place in flag.works)
+}
+"""For each place, a word of the table's column ``works``: the flags that work only there."""
 EXCLUDES = tuple((flag.dest, other) for flag in FLAGS for other in flag.excludes)
 """Pairs of flags that exclude each other: one of them would be ignored."""
 

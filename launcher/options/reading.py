@@ -226,8 +226,8 @@ def read_options(
     files, problems = _read_files(environ, host, command)
     pets = _honours_pet(typed, environ)
     named = {*typed, *(VARIABLES[name] for name in VARIABLES.keys() & environ.keys())}
-    for flag in FLAGS:
-        text, name = _look_up(flag, typed, environ, pets) if flag.dest in named else (None, "")
+    for flag in [flag for flag in FLAGS if flag.dest in named]:
+        text, name = _look_up(flag, typed, environ, pets)
         if text is None:
             continue
         shown = "..." if flag.secret else text

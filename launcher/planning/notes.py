@@ -19,7 +19,7 @@ from launcher.core.environ import shorten
 from launcher.core.model import MPIRUN, PROCESS, TORCHRUN, Fact, NodeCommand
 from launcher.frameworks.starters import CONTRACT
 from launcher.identity.ledger import RULE, Ledger
-from launcher.options.flags import PREFIX, RESTART_RULES, find_unknown, list_working
+from launcher.options.flags import PREFIX, RESTART_RULES, WORKING, find_unknown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -276,7 +276,7 @@ CLEARS = ("-", "-i", "--ignore-environment")
 """Flags of env that clear the environment."""
 ABOUT_NODES = ("MASTER_ADDR", "rdzv", "nnodes", "num_machines", "num_nodes", "node_rank", "hostfile", "PET_")
 """Words of a shell's text that show that it is meant for several nodes."""
-OF_STOP, OF_LOGS = list_working("stop"), list_working("logs")
+OF_STOP, OF_LOGS = WORKING["stop"], WORKING["logs"]
 NOTHING = (False, 0, "", (), "none")
 """Values that ask for nothing."""
 
@@ -306,7 +306,7 @@ def note_idle(
     size = case.topology.world_size
     theirs, apart = f"{engine} starts the processes", "the launchers of this job have no control channel"
     rows = (
-        (stays, list_working("parent"), gone),
+        (stays, WORKING["parent"], gone),
         (stays or stops, OF_STOP, gone),
         (stays, (*OF_LOGS, "restarts", *RESTART_RULES), gone),
         (is_ours or is_torchruns, (*OF_LOGS, "restarts"), theirs),
@@ -314,16 +314,16 @@ def note_idle(
         (agent is None, ("stdin",), theirs),
         (case.forks, ("stdin",), "this launcher starts one process of the job"),
         (size is None or case.options.number("stdin", 0) < size, ("stdin",), f"the job has {size} ranks"),
-        (not by_mpirun, list_working("node"), theirs),
-        (not case.is_wrapped, list_working("processes"), theirs),
-        (not case.is_wrapped or is_torchruns, list_working("role"), theirs),
+        (not by_mpirun, WORKING["node"], theirs),
+        (not case.is_wrapped, WORKING["processes"], theirs),
+        (not case.is_wrapped or is_torchruns, WORKING["role"], theirs),
         (files, ("log_rotate",), "no output goes to a file (--redirects, --tee)"),
         (stays or not case.forks, ("stay",), "this launcher is the only one of its node (--init keeps it)"),
-        (has_channel, list_working("channel"), apart),
+        (has_channel, WORKING["channel"], apart),
         (has_channel or by_mpirun, ("control_port",), apart),
         (has_channel or meets or by_mpirun, ("token_file", "roll_call_timeout"), apart),
-        (not unseen, list_working("meeting"), unseen),
-        (is_torchruns, list_working("torchrun"), "torchrun does not start the processes"),
+        (not unseen, WORKING["meeting"], unseen),
+        (is_torchruns, WORKING["torchrun"], "torchrun does not start the processes"),
     )
     notes, noted = list[str](), set[str]()
     for has_effect, dests, why in rows:

@@ -38,9 +38,13 @@ OF_PROCESSES = ("sizes", "ranks", "parts")
 
 
 class Signs(Names):
-    """A block of ``signs.txt``, or of ``nodes.txt``; ``kinds`` are its variables, each with its kind."""
+    """A block of ``signs.txt``, or of ``nodes.txt``; ``kinds`` are its variables, each with its kind.
+
+    ``names``: all variables of which one must be set; empty if some are only known by their end.
+    """
 
     kinds: tuple[tuple[str, str], ...] = ()
+    names: frozenset[str] = frozenset()
 
 
 def _read_table() -> Iterator[Signs]:
@@ -54,6 +58,8 @@ def _read_table() -> Iterator[Signs]:
 def _make(fields: Mapping[str, str]) -> Signs:
     row = Signs(fields)
     row.kinds = tuple((name, kind) for kind in KINDS for name in expand(tuple(fields.get(kind, "").split())))
+    names = {row.file, *(name for name, _ in row.kinds)}
+    row.names = frozenset(names if all(name[:1] != "*" for name in names) else ())
     return row
 
 
@@ -71,6 +77,8 @@ def read(reader: Reader) -> None:
         if names_several(reader.text(TF_CONFIG) or ""):
             return  # TF_CONFIG says more, also about a task without a rank
     for row in TABLE:
+        if row.names and reader.environ.keys().isdisjoint(row.names):
+            continue
         kinds = [(name, kind) for pattern, kind in row.kinds for name in _find_names(reader, row, pattern)]
         if not (kinds or row.file in reader.environ) or reader.has(row.unless):
             continue

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.torch
 DEADLINE_S = 120.0
 PROGRAM = ("-m", "launcher.bandwidth")
 LIMIT = (
-    *("qdisc", "add", "dev", "eth0", "root", "tbf", "rate", "10mbit", "burst", "32kbit", "latency"),
+    *("qdisc", "add", "dev", "eth0", "root", "tbf", "rate", "50mbit", "burst", "32kbit", "latency"),
     "400ms",
 )
 TWO = ("--nproc-per-node", "2", "--standalone")
@@ -63,7 +63,7 @@ def test_one_gpu_measures_with_nccl() -> None:
 
 @pytest.mark.root
 def test_pairs_name_the_throttled_node() -> None:
-    """Four nodes, one behind 10 Mbit/s: it is named as slow with all others, and no other is."""
+    """Four nodes, one behind 50 Mbit/s: it is named as slow with all others, and no other is."""
     need_namespaces()
     with Cluster(4) as cluster:
         throttle(cluster, cluster.nodes[2])
@@ -78,7 +78,7 @@ def test_pairs_name_the_throttled_node() -> None:
 
 
 def throttle(cluster: Cluster, node: SimulatedNode) -> None:
-    """Let a node send no more than 10 Mbit/s."""
+    """Let a node send no more than 50 Mbit/s."""
     subprocess.run(cluster.argv(node, ["tc", *LIMIT]), check=True, timeout=30)
 
 

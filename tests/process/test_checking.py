@@ -23,9 +23,9 @@ PROXY = {"RAY_ADDRESS": "head:6379", "http_proxy": "http://proxy:3128"}
 SAID = "launcher: check: [proxies] proxy variables: expected no_proxy for all nodes of the job"
 RANK_OF_MPIRUN = {
     "OMPI_COMM_WORLD_RANK": "0",
-    "OMPI_COMM_WORLD_SIZE": "2",
+    "OMPI_COMM_WORLD_SIZE": "4",
     "OMPI_COMM_WORLD_LOCAL_RANK": "0",
-    "OMPI_COMM_WORLD_LOCAL_SIZE": "1",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
     "MASTER_ADDR": "10.1.1.1",
 }
 PROGRAM = """

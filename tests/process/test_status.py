@@ -182,7 +182,10 @@ def test_status_names_the_rank_whose_number_is_too_low(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_status_names_the_rank_that_sleeps_while_the_others_wait(tmp_path: Path) -> None:
+@pytest.mark.parametrize("flags", [(), ("--no-stragglers",)], ids=["looks", "none"])
+def test_status_names_the_rank_that_sleeps_while_the_others_wait(
+    tmp_path: Path, flags: tuple[str, ...]
+) -> None:
     """From outside: the script has no line for it. With ``--no-stragglers`` there are no looks."""
     script = """
 import os, socket, sys, time
@@ -206,19 +209,16 @@ while True:
     other.send(b"x")
     other.recv(1)
 """
-    for flags, expected in (((), True), (("--no-stragglers",), False)):
-        folder = tmp_path / f"{expected}"
-        folder.mkdir()
-        job = Asked(folder, *flags, script=script)
-        try:
-            if expected:
-                wait_for(lambda: "slow: rank 1 is in sleep" in job.run("status").stdout, "it is named", 90)  # noqa: B023
-            else:
-                wait_for(lambda: job.status()["nodes"][0]["elapsed_s"] > 40, "it was time enough", 90)  # noqa: B023
-                assert "slow:" not in job.run("status").stdout
-                assert "pace" not in job.status()["nodes"][0]["ranks"][0]
-        finally:
-            job.end()
+    job = Asked(tmp_path, *flags, script=script)
+    try:
+        if flags:
+            wait_for(lambda: job.status()["nodes"][0]["elapsed_s"] > 40, "it was time enough", 90)
+            assert "slow:" not in job.run("status").stdout
+            assert "pace" not in job.status()["nodes"][0]["ranks"][0]
+        else:
+            wait_for(lambda: "slow: rank 1 is in sleep" in job.run("status").stdout, "it is named", 90)
+    finally:
+        job.end()
 
 
 def test_log_dir_contains_no_socket(tmp_path: Path) -> None:

@@ -90,9 +90,10 @@ def test_all_ways_give_the_same(path: str, hooked: str, tmp_path: Path) -> None:
         assert through_hook == left
         return
     off = {**environ, "LAUNCHER_HOOK": "0"}
+    run = ("run", "--no-stay", "--", hooked, str(script))  # a parent adds files of its own
     ways = {
-        "entry point": dump([sys.executable, f"{ROOT}/bin/launcher", "run", "--", hooked, str(script)], off),
-        "module": dump([sys.executable, "-m", "launcher", "run", "--", hooked, str(script)], off),
+        "entry point": dump([sys.executable, f"{ROOT}/bin/launcher", *run], off),
+        "module": dump([sys.executable, "-m", "launcher", *run], off),
         "setup": dump([hooked, str(calling)], off),
     }
     if what != Scope.PROCESS.value:

@@ -53,6 +53,7 @@ OF_A_NODE = ("AZ_BATCHAI_TASK_INDEX",)
 """Under mpirun, which may pass on that of its own node."""
 AGENTS = {
     "torchrun": ("SLURM_", "NODE_RANK"),
+    "pals": ("PBS_",),
     "azureml-mpi": OF_A_NODE,
     "azureml-mpi-per-node": OF_A_NODE,
 }
@@ -288,7 +289,8 @@ def _looks_alone(case: Case, start: Start, hidden: Sequence[str] = ()) -> bool:
 def _is_of_one_node(start: Start, name: str, value: str) -> bool:
     """Whether a job of this node alone can show such a value: a master here, index 0, tasks of one node."""
     if "MASTER" in name:
-        return value.partition(".")[0] == start.node.hostname.partition(".")[0] or value == start.node.address
+        own = (start.node.hostname.partition(".")[0], start.node.address, "localhost")
+        return value.partition(".")[0] in own or value in own
     return value == "0" if name.endswith(("INDEX", "NODEID")) else value.isdecimal() or "RUN" in name
 
 
@@ -508,11 +510,15 @@ def _is_number(value: str) -> bool:
     return value.isascii() and value.isdecimal() and len(value) < 8
 
 
+@cache
+def _is_own(platform: str, name: str) -> bool:
+    """Whether a variable of a platform describes this very job, not another one or the machine."""
+    return not name.startswith(AGENTS.get(platform, ())) and not any(part in name for part in OTHER_NUMBERS)
+
+
 def is_counted(platform: str, name: str, environ: Mapping[str, str]) -> bool:
     """Whether a variable holds a rank, an index or a count of this very job."""
-    passed = AGENTS.get(platform, ())
-    named = not any(part in name for part in OTHER_NUMBERS) and not name.startswith(passed)
-    return named and _is_number(environ.get(name, ""))
+    return _is_own(platform, name) and _is_number(environ.get(name, ""))
 
 
 def is_coherent(platform: str, environ: Mapping[str, str]) -> bool:
