@@ -174,11 +174,6 @@ class Connection:
                 os.close(self._fd)
 
     @property
-    def unsent_bytes(self) -> int:
-        """Number of bytes that the peer has not taken yet."""
-        return len(self._unsent)
-
-    @property
     def has_unsent(self) -> bool:
         """Whether data is left to send."""
         return self.is_open and bool(self._unsent)

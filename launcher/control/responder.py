@@ -28,7 +28,6 @@ from launcher.stacks.inquiry import Inquiry
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from typing import Protocol
 
     from launcher.agent.coordination import Coordination
     from launcher.agent.runtime import Runtime
@@ -37,22 +36,6 @@ if TYPE_CHECKING:
 
     Message = dict[str, object]
     Take = Callable[[Message], None]
-
-    class JobChannel(Protocol):
-        """Channel to all nodes of the job."""
-
-        @property
-        def due(self) -> float | None:
-            """When `fire` has something to do (monotonic seconds)."""
-
-        def ask(self, what: str, more: Mapping[str, object], take: Take) -> int:
-            """Ask all nodes; return the number of the question."""
-
-        def drop(self, question: int) -> None:
-            """Stop waiting for the answers."""
-
-        def fire(self, now: float) -> None:
-            """Do what is due."""
 
 
 OVER: Message = {"over": True}
