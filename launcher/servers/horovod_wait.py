@@ -13,7 +13,7 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 DEFAULT_S = 600.0
 RETRY_S = 0.05
@@ -27,16 +27,23 @@ SHOWN_LENGTH = 60
 
 def main(words: Sequence[str]) -> int:
     """Wait, then become the command; return an exit status if that fails."""
-    from launcher.core.errors import LauncherError
+    where, slots, *argv = words
+
+    def find_command() -> Sequence[str]:
+        wait(where, slots, read_timeout_s(os.environ))
+        return argv
+
+    return become(find_command)
+
+
+def become(find_command: Callable[[], Sequence[str]]) -> int:
+    """Become the command that is returned; print a problem and return an exit status if that fails."""
+    from launcher.core.errors import LauncherError, print_problems
     from launcher.process.execute import execute
 
-    where, slots, *argv = words
     try:
-        wait(where, slots, read_timeout_s(os.environ))
-        execute(argv, os.environ)
+        execute(find_command(), os.environ)
     except LauncherError as error:
-        from launcher.core.errors import print_problems
-
         print_problems(error)
         return error.exit_status
     except KeyboardInterrupt:
