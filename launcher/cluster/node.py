@@ -422,7 +422,7 @@ class ClusterNode:
             if not is_ours:
                 self.say(f"{stop.why}: passing it on to all {shape.member}s", "signal")
                 self._is_told = True
-                self._pass_on_for_job(stop.number)
+                self._pass_on_for_job(stop.number, stop.why)
         else:
             if not is_ours:
                 count = len(runtime.group.running)
@@ -431,7 +431,7 @@ class ClusterNode:
             if self._has_begun and not runtime.is_ending:
                 parts.stop_rest()
 
-    def _pass_on_for_job(self, told: int) -> None:
+    def _pass_on_for_job(self, told: int, why: str) -> None:
         """Forward the signal that told another node to stop.
 
         The platform sends such a signal to all nodes, so we have received it too or will; it is forwarded
@@ -440,7 +440,7 @@ class ClusterNode:
         forwarder = self.runtime.forwarder
         if forwarder.told is not None:
             return
-        self._still_to_come = told
+        self._still_to_come, self.runtime.told_by = told, why
         ending = ending_of(told)
         if self._has_begun:
             forwarder.on_signal(ending, from_terminal=False)
