@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from launcher.core.log import Say
     from launcher.core.supervision import Restarts
     from launcher.failure.model import Verdict
+    from launcher.job.commands import EndJob
     from launcher.job.events import JobEvent
     from launcher.recovery.policy import Decision
 
@@ -98,6 +99,11 @@ class Life:
     def starts_at(self) -> float | None:
         """When the next attempt starts at the earliest, monotonic seconds; None if none follows."""
         return None if self._state.pause is None else self._state.pause.starts_at
+
+    @property
+    def over(self) -> EndJob | None:
+        """How the job has ended."""
+        return self._state.over
 
     @property
     def refusal(self) -> str:

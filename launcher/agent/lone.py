@@ -103,8 +103,7 @@ class LoneNode:
         outcomes.wait_for_gpus(lambda: self._check_health(life.note_ready))
         while life.is_waiting:
             runtime.loop.turn_until(lambda: self._is_told or not life.is_waiting, life.wait_s())
-            if self._is_told:
-                life.receive(runtime.forwarder.told or signal.SIGINT)
+            self._pass_on(life)
             life.look()
         if life.refusal:
             outcomes.give_up(life.refusal)
@@ -121,10 +120,7 @@ class LoneNode:
         """Have the life of the job go on after an attempt."""
         runtime, observers, outcomes = self._runtime, self.parts.observers, self.parts.outcomes
         self._life = life = self._life or self._make_life()
-        if observers.preemption.is_due:
-            life.take_back()
-        elif self._is_told:
-            life.receive(runtime.forwarder.told or signal.SIGINT)
+        self._pass_on(life)
         verdict = outcome.verdict
         ended_ns = time.monotonic_ns()
         if verdict is not None:
@@ -135,6 +131,13 @@ class LoneNode:
         )
         if self._decision is not None:
             outcomes.recovery.note(outcomes.describe(outcome), self._decision)
+
+    def _pass_on(self, life: Life) -> None:
+        """Pass on that the job has been told to end."""
+        if self.parts.observers.preemption.is_due:
+            life.take_back()
+        elif self._is_told:
+            life.receive(self._runtime.forwarder.told or signal.SIGINT)
 
     def _say_decision(self) -> None:
         """Print once what follows from an attempt that has failed."""
@@ -157,6 +160,10 @@ class LoneNode:
         """Report how the job ended, and why no attempt follows; return its status."""
         status = report()
         self._say_decision()
+        over = None if self._life is None else self._life.over
+        if over is not None and status:
+            self.parts.outcomes.is_stopped = over.is_stopped
+            status = over.status
         return status
 
 

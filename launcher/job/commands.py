@@ -103,6 +103,7 @@ class EndJob:
         refusal: Why the job did not start; None if it has.
         why: Why a launcher leaves the job.
         leaves: Whether only this launcher leaves; the job goes on without it.
+        is_stopped: Whether only a signal has kept another attempt from following.
     """
 
     status: int
@@ -115,6 +116,7 @@ class EndJob:
     refusal: Refusal | None = None
     why: str = ""
     leaves: bool = False
+    is_stopped: bool = False
 
 
 @frozen

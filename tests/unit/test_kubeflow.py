@@ -41,6 +41,7 @@ def test_named_groups_of_the_last_match_are_metrics() -> None:
     }
     assert find_metrics(PATTERN, b"nothing") == find_metrics(r"step (\d+)", tail) == {}
     assert find_metrics(r"(?P<word>[a-z]+)", tail) == {}
+    assert find_metrics(r"loss (?P<loss>\S+)", b"loss 1e999\n") == {}
 
 
 def test_the_status_has_the_fields_of_the_trainer() -> None:
