@@ -13,8 +13,8 @@ import signal
 import time
 
 from launcher.channel.acceptor import PENDING_MAX
-from launcher.channel.keys import make_key, name_job, read_token
-from launcher.channel.listener import listen
+from launcher.channel.connection import listen
+from launcher.channel.frames import make_key, name_job, read_token
 from launcher.cluster.agreed import read_hosts
 from launcher.cluster.client import CoordinatorClient
 from launcher.cluster.join import Join

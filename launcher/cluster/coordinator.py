@@ -11,7 +11,7 @@ import time
 
 from launcher.channel.acceptor import Acceptor
 from launcher.channel.connection import CLOSED
-from launcher.channel.keys import at_port
+from launcher.channel.frames import at_port
 from launcher.cluster import messages
 from launcher.cluster.admission import Admission
 from launcher.cluster.agreed import pack_hosts

@@ -44,8 +44,7 @@ if TYPE_CHECKING:
     from launcher.agent.agent import AgentParts
     from launcher.agent.forwarder import Target
     from launcher.agent.runtime import Runtime
-    from launcher.channel.connection import Connection
-    from launcher.channel.listener import Listener
+    from launcher.channel.connection import Connection, Listener
     from launcher.cluster.settings import Shape
     from launcher.core.errors import LauncherError
     from launcher.mpi.protocol import Briefing

@@ -12,9 +12,8 @@ import signal
 import socket
 import time
 
-from launcher.channel.connection import Connection
+from launcher.channel.connection import Connection, Listener, read_peer
 from launcher.channel.lines import WELCOME_LIMIT_BYTES, Lines
-from launcher.channel.listener import Listener, read_peer
 from launcher.core.frozen import replace
 from launcher.core.wire import pack, unpack
 from launcher.mpi import protocol

@@ -8,8 +8,8 @@ import shlex
 
 from launcher.agent.agent import Agent
 from launcher.agent.runtime import NodePlace
-from launcher.channel.keys import TOKEN_VARIABLE, make_key, name_job, read_token
-from launcher.channel.listener import open_listener
+from launcher.channel.connection import open_listener
+from launcher.channel.frames import TOKEN_VARIABLE, make_key, name_job, read_token
 from launcher.cluster.join import Join
 from launcher.cluster.settings import Shape
 from launcher.core.errors import make_error

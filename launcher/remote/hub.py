@@ -10,10 +10,9 @@ import os
 import socket
 from collections import defaultdict
 
-from launcher.channel.connection import Connection
+from launcher.channel.connection import Connection, Listener, read_peer
 from launcher.channel.frames import FRAME_LIMIT_BYTES
 from launcher.channel.lines import WELCOME_LIMIT_BYTES, Lines, encode
-from launcher.channel.listener import Listener, read_peer
 from launcher.core.frozen import frozen, replace
 from launcher.core.wire import Garbled, pack, parse, unpack
 from launcher.remote import protocol

@@ -20,7 +20,7 @@ import signal
 import sys
 import time
 
-from launcher.channel.keys import TOKEN_VARIABLE, read_token
+from launcher.channel.frames import TOKEN_VARIABLE, read_token
 from launcher.core.environ import OWN_JOB_ID
 from launcher.core.errors import EXIT_NOT_READY, NotReady, Problem, make_error
 from launcher.core.log import say

@@ -10,9 +10,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from launcher.channel.frames import Calling, Sealed
-from launcher.channel.keys import at_port, make_key
-from launcher.channel.listener import listen
+from launcher.channel.connection import listen
+from launcher.channel.frames import Calling, Sealed, at_port, make_key
 from launcher.cluster.coordinator import Coordinator
 from launcher.cluster.join import Join
 from launcher.cluster.outcome import NUMBERS

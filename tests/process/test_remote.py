@@ -21,10 +21,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from launcher.channel.frames import FRAME_LIMIT_BYTES, Answering
-from launcher.channel.keys import at_port
+from launcher.channel.connection import listen
+from launcher.channel.frames import FRAME_LIMIT_BYTES, Answering, at_port
 from launcher.channel.lines import encode
-from launcher.channel.listener import listen
 from launcher.cluster.messages import Welcome
 from launcher.cluster.settings import Shape
 from launcher.core.supervision import Restarts

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from launcher.channel.connection import CLOSED
-from launcher.channel.listener import listen
+from launcher.channel.connection import CLOSED, listen
 from launcher.cluster.join import Join
 from launcher.cluster.messages import Again, Busy, Over, Refuse
 from launcher.cluster.settings import Shape

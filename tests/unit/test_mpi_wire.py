@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from launcher.channel import lines as wire
-from launcher.channel.listener import read_peer
+from launcher.channel.connection import read_peer
 from launcher.core.frozen import replace
 from launcher.core.wire import Garbled, pack, render, unpack
 from launcher.core.wire import parse as parse_message

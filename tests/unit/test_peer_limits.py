@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from launcher.channel.acceptor import Acceptor, Arrival
-from launcher.channel.listener import listen
-from launcher.channel.turned_away import NAMED_MAX, TurnedAway
+from launcher.channel.acceptor import NAMED_MAX, Acceptor, Arrival, TurnedAway
+from launcher.channel.connection import listen
 from launcher.cluster.client import CoordinatorClient
 from launcher.cluster.coordinator import Coordinator
 from launcher.cluster.join import Join
