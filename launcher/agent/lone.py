@@ -130,7 +130,7 @@ class LoneNode:
             outcome.status, verdict, ended_ns, observers.progressed, is_held=is_held
         )
         if self._decision is not None:
-            outcomes.recovery.note(outcomes.describe(outcome), self._decision)
+            outcomes.history.note(outcomes.describe(outcome), self._decision)
 
     def _pass_on(self, life: Life) -> None:
         """Pass on that the job has been told to end."""
@@ -143,8 +143,7 @@ class LoneNode:
         """Print once what follows from an attempt that has failed."""
         decision, self._decision = self._decision, None
         if decision is not None:
-            said = self.parts.outcomes.recovery.describe()
-            self._runtime.say(said, "restart" if decision.restarts else "no-restart")
+            self._runtime.say(decision.describe(), "restart" if decision.restarts else "no-restart")
 
     def _check_health(self, take: Callable[[str], None]) -> None:
         """Run the health command, if there is one, and pass on what it finds."""

@@ -11,12 +11,11 @@ import time
 
 from launcher.channel.acceptor import Acceptor
 from launcher.channel.connection import CLOSED
-from launcher.channel.keys import at_port
+from launcher.channel.frames import at_port
 from launcher.cluster import messages
 from launcher.cluster.admission import Admission
 from launcher.cluster.agreed import pack_hosts
 from launcher.cluster.attempts import Attempts, describe_error, rescue
-from launcher.cluster.evidence import JobEvidence
 from launcher.cluster.join import Join
 from launcher.cluster.members import Member, Members
 from launcher.cluster.outcome import make_over, read_failure
@@ -29,6 +28,8 @@ from launcher.core.supervision import Restarts
 from launcher.core.wire import pack, unpack
 from launcher.failure.arbiter import STALLED, Event
 from launcher.failure.reason import STALLED_STATUS
+from launcher.hang.job import JobEvidence
+from launcher.hang.model import Looked, Quiet
 from launcher.job import between, commands, controller, events
 from launcher.job.feed import EventQueue
 from launcher.job.settings import SAY_EVERY_S
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
     from launcher.failure.model import Cause
     from launcher.job.state import State
     from launcher.process.loop import Loop
-    from launcher.recovery.recovery import Recovery
+    from launcher.recovery.history import History
 
 Message = dict[str, object]
 
@@ -113,7 +114,7 @@ class Coordinator:
         deliver: Callable[[object], None],
         agree: Callable[[int], Message],
         find_reasons: FindReasons,
-        recovery: Callable[[], Recovery],
+        history: Callable[[], History],
         restarts: Restarts | None = None,
         run: str = "",
         service: Service = NO_SERVICE,
@@ -131,7 +132,7 @@ class Coordinator:
             agree: Returns the values of an attempt that must be the same on all nodes; may raise `OSError` or
                 `LauncherError`.
             find_reasons: Probes the hosts of missing nodes, and later passes on what it found for each rank.
-            recovery: Returns the record of attempts.
+            history: Returns the record of attempts.
             restarts: What the user allows after a failure; None for no restarts.
             run: Name of this run.
             service: What is different if the other nodes serve us.
@@ -157,7 +158,7 @@ class Coordinator:
         self._run = run
         state = controller.begin(job, own.session, now, own.host, own.described)
         self.members = members = Members(shape, own, state)
-        self._attempts = Attempts(members, recovery, self.say)
+        self._attempts = Attempts(members, history, self.say)
         self._missing = Missing(members, find_reasons, acceptor, service.name_host)
         self._admission = Admission(
             members, self.feed, acceptor.turned_away, self._attempts.say, service.find_rank
@@ -171,7 +172,7 @@ class Coordinator:
         """What came first in the last attempt that has failed."""
         self._tick_at: float | None = now + TICK_S
         self._say_at = now + SAY_EVERY_S
-        self.evidence = JobEvidence(members, 0, self.broadcast, self._hang)
+        self.evidence = self._make_evidence(0)
 
     def _admit(self, connection: Connection, address: str, message: Message) -> None:
         if self._shape.serves:
@@ -236,7 +237,7 @@ class Coordinator:
         except Exception as error:
             self.feed(events.Unable(0, describe_error(error)))
             raise
-        self.evidence = JobEvidence(self.members, number, self.broadcast, self._hang)
+        self.evidence = self._make_evidence(number)
         self._send_all(command, messages.Start(agreed, number))
         attempts.note_start()
 
@@ -384,11 +385,11 @@ class Coordinator:
                     self._attempts.release()  # node 0 has reported the attempt
             case events.Received() | events.Exited():
                 self.feed(replace(message, node=index))
-            case messages.Quiet() | messages.Looked() if is_spare or message.attempt != number:
+            case Quiet() | Looked() if is_spare or message.attempt != number:
                 pass  # it has no part in the attempt
-            case messages.Quiet():
+            case Quiet():
                 self.evidence.note_quiet(index, message)
-            case messages.Looked():
+            case Looked():
                 self.evidence.take(index, message)
             case _:
                 subscriber = self.subscribers.get(type(message))
@@ -443,6 +444,13 @@ class Coordinator:
     def count_nodes(self) -> dict[str, object]:
         """Return the numbers of all, present, lost and spare nodes, and the hosts of the spare ones."""
         return self.members.count()
+
+    def _make_evidence(self, attempt: int) -> JobEvidence:
+        members = self.members
+        return JobEvidence(
+            members.list_open, members.name, members.place, members.shape.world_size,
+            attempt, self.broadcast, self._hang,
+        )  # fmt: skip
 
     def _hang(self, index: int, what: str, cause: Cause) -> None:
         """End the attempt, because the job hangs."""

@@ -28,6 +28,7 @@ from launcher.core.shorten import fit, fit_all
 from launcher.core.signal import signal
 from launcher.core.wire import SECONDS_MAX
 from launcher.failure.arbiter import GAVE_UP, LATENESS_NS, PREEMPTED, RANK, REFUSED, UNMET, UNPROVEN, Event
+from launcher.hang.model import Hung, Look, Looked, Quiet, Reached, Seen
 from launcher.job import commands, events, node
 from launcher.job.feed import EventQueue
 from launcher.job.refusals import node_0_missing
@@ -47,9 +48,9 @@ if TYPE_CHECKING:
     from launcher.agent.runtime import Runtime
     from launcher.cluster.settings import Shape
     from launcher.failure.reason import Reason
+    from launcher.hang.model import Answer
     from launcher.observers.stragglers import Numbers
     from launcher.process.spawn import Child, Process
-    from launcher.stacks.answer import Answer
 
     Channel = Coordinator | CoordinatorClient
     MakeChannel = Callable[["ClusterNode"], Channel]
@@ -389,14 +390,14 @@ class ClusterNode:
             case commands.News():
                 if message.by != self.shape.node_rank:
                     self.say(f"{message.why} (--keep-going: this node goes on)", "elsewhere")
-            case messages.Look():
+            case Look():
                 number, tell = message.number, self._tell_look
                 runtime.loop.guard(
-                    lambda: parts.observers.hangs.ask(lambda found, progress: tell(number, found, progress))
+                    lambda: parts.evidence.ask_all(lambda found, progress: tell(number, found, progress))
                 )
-            case messages.Hung():
-                runtime.loop.guard(lambda: parts.observers.hangs.show(message.headline, message.lines))
-            case messages.Seen():
+            case Hung():
+                runtime.loop.guard(lambda: parts.evidence.show(message.headline, message.lines))
+            case Seen():
                 if message.attempt == self.state.attempt:
                     parts.evidence.groups = message.groups
             case messages.Over():
@@ -498,12 +499,12 @@ class ClusterNode:
 
     def _tell_look(self, number: int, answers: Sequence[Answer], progress: Numbers = ()) -> None:
         """Report what this node's ranks do; ``number``: of the `Look`, or 0 before a stop."""
-        from launcher.stacks.packing import pack
+        from launcher.hang.packing import pack
 
-        reached = tuple(messages.Reached(rank, at) for rank, at in progress if 0 <= at <= SECONDS_MAX)
+        reached = tuple(Reached(rank, at) for rank, at in progress if 0 <= at <= SECONDS_MAX)
         records = fit_all(self.parts.evidence.records)
         packed = pack(answers, threads=False)
-        self.tell(messages.Looked(packed, number, self.state.attempt, reached, records))
+        self.tell(Looked(packed, number, self.state.attempt, reached, records))
 
     # --- from the agent
 
@@ -554,7 +555,7 @@ class ClusterNode:
         if self.shape.keep_going:
             return False
         ends = self.runtime.watch.on_stall == "stop"
-        self.tell(messages.Quiet(what or "", ends, self.state.attempt))
+        self.tell(Quiet(what or "", ends, self.state.attempt))
         return True
 
     def takes_evidence(self, answers: Sequence[Answer]) -> bool:
