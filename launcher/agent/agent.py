@@ -19,7 +19,7 @@ from launcher.agent.forwarder import GroupTarget, SignalForwarder
 from launcher.agent.observers import Observers
 from launcher.agent.outcomes import Outcomes
 from launcher.agent.runtime import Runtime
-from launcher.core.frozen import frozen
+from launcher.core.frozen import frozen, replace
 from launcher.core.signal import signal
 from launcher.job.exits import SETTLE_S, Action, Exit, NodeProcesses, counts, decide, may_follow
 from launcher.process.execute import CPU_LIMIT, find_program
@@ -27,7 +27,6 @@ from launcher.process.group import ProcessGroup
 from launcher.process.kernel import read_signals
 from launcher.process.loop import Later
 from launcher.process.signals import SI_KERNEL, send
-from launcher.process.spawn import with_settings
 from launcher.process.watchdog import MARK, mark_of
 
 TYPE_CHECKING = False
@@ -370,7 +369,8 @@ class Agent:
             settings[DEADLINE_FILE] = runtime.deadline_file
         if runtime.attempt:
             settings |= {RESTART_COUNT: str(runtime.attempt), ATTEMPT: str(runtime.attempt)}
-        return with_settings(child, settings), self.coordination.route(child, streams)
+        started = replace(child, environ={**child.environ, **settings})
+        return started, self.coordination.route(child, streams)
 
     def _on_stopped(self, process: Process, number: int) -> None:
         """Name a process that the terminal has stopped."""

@@ -6,7 +6,7 @@ import os
 import time
 
 from launcher.core.signal import signal
-from launcher.process.descendants import is_orphaned
+from launcher.machine.process import is_orphaned
 from launcher.process.signals import ENDING, ENDING_IDLE, name_signal, send
 
 TYPE_CHECKING = False

@@ -11,10 +11,9 @@ from launcher.bandwidth.pairs import render_gbps
 from launcher.core.environ import shorten
 from launcher.core.frozen import frozen
 from launcher.core.redact import redact
-from launcher.machine.gpu_facts import find_nvlink_gbps
 from launcher.machine.infiniband import Port, is_usable, read_ports
 from launcher.machine.network import Interface, read_interfaces
-from launcher.machine.nvml import read_gpu_facts
+from launcher.machine.nvml import find_nvlink_gbps, read_gpu_facts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -74,7 +74,7 @@ def read_token(path: str, environ: Mapping[str, str]) -> bytes | None:
 
 
 def _read_file(path: str) -> bytes:
-    from launcher.machine.whole import read_whole
+    from launcher.machine.files import read_whole
 
     # A value that is no path may be the token itself
     shown = path if "/" in path else f"(a path; {TOKEN_VARIABLE} takes a token)"

@@ -11,8 +11,8 @@ from launcher.core.environ import is_loopback
 from launcher.core.ranks import is_number
 from launcher.frameworks.jax import MPIRUN_4
 from launcher.machine.host import Host
-from launcher.machine.sockets import LISTEN, find_holder, find_sockets
 from launcher.planning.parts import GLOO_INTERFACE
+from launcher.process.port_checks import LISTEN, find_holder, find_sockets
 from launcher.sources.tensorflow import TF_CONFIG
 
 RANGE = "/proc/sys/net/ipv4/ip_local_port_range"

@@ -15,7 +15,7 @@ from launcher.core.environ import Malformed, parse_int
 from launcher.core.errors import make_error
 from launcher.core.log import say
 from launcher.core.redact import printable, redact
-from launcher.machine.whole import open_file
+from launcher.machine.files import open_file
 from launcher.options.parser import make_parser
 
 LIMIT, LIMIT_MOST = 10, 1000

@@ -25,12 +25,11 @@ from launcher.control.table import (
 from launcher.core.errors import EXIT_BUG, EXIT_NOT_READY, NotReady, UsageError, make_error
 from launcher.core.log import say
 from launcher.core.wire import NODES_MAX
-from launcher.machine.process import read_link, read_users
+from launcher.machine.process import find_descendants, read_link, read_users
 from launcher.machine.pythons import isolate
 from launcher.options.parser import Parser, make_parser, of_kind
 from launcher.output.progress import duration
 from launcher.output.tables import align, find_paper
-from launcher.process.descendants import find_descendants
 from launcher.process.execute import execute
 
 REMOTE_PDB = (3, 14)

@@ -10,9 +10,12 @@ import _socket
 import time
 from collections import Counter
 
+from launcher.core.errors import attempt
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Hashable, Iterator
+    from collections.abc import Collection, Hashable
+    from typing import Any
 
     from launcher.core.log import Say
 
@@ -82,32 +85,23 @@ class Quota:
             self._say(f"dropped {dropped} more line{many} that others caused: too many", "lines-dropped")
 
 
-class Latest:
+class Latest(dict["Any", None]):
     """A set of the entries that were added last; each further one replaces the oldest."""
 
     def __init__(self, most: int = ENTRIES_MAX) -> None:
+        super().__init__()
         self._most = max(most, ENTRIES_MAX)
-        self._entries: dict[Hashable, None] = {}
 
     def add(self, entry: Hashable) -> None:
         """Add an entry, or make it the newest."""
-        self._entries.pop(entry, None)
-        self._entries[entry] = None
-        if len(self._entries) > self._most:
-            del self._entries[next(iter(self._entries))]
+        self.pop(entry, None)
+        self[entry] = None
+        if len(self) > self._most:
+            del self[next(iter(self))]
 
     def discard(self, entry: Hashable) -> None:
         """Remove an entry, if it is there."""
-        self._entries.pop(entry, None)
-
-    def __contains__(self, entry: object) -> bool:
-        return entry in self._entries
-
-    def __iter__(self) -> Iterator[Hashable]:
-        return iter(self._entries)
-
-    def __len__(self) -> int:
-        return len(self._entries)
+        self.pop(entry, None)
 
 
 def network_of(address: str) -> str:
@@ -117,9 +111,8 @@ def network_of(address: str) -> str:
 
     Source: RFC 6177, section 2 (no site gets less than a /64); RFC 4291, section 2.5.5.2 (mapped addresses).
     """
-    try:
-        packed = _socket.inet_pton(_socket.AF_INET6, address.partition("%")[0])
-    except (OSError, ValueError):
+    packed = attempt(_socket.inet_pton, _socket.AF_INET6, address.partition("%")[0])
+    if packed is None:
         return address
     if packed.startswith(_MAPPED):
         return _socket.inet_ntop(_socket.AF_INET, packed[len(_MAPPED) :])

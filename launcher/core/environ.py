@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from launcher.core.errors import attempt
 from launcher.core.model import Claim, Evidence, Fact, Trust
 
 TYPE_CHECKING = False
@@ -26,7 +27,6 @@ _DIGITS_LIMIT = 10
 # Anything else never reaches a command line or a resolver.
 _WORD = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_")
 _INNER = _WORD | frozenset(".-")
-_HEX = frozenset("0123456789ABCDEFabcdef")
 _HOST_LIMIT = 253
 _TWICE_NAMED = 3
 
@@ -64,16 +64,9 @@ def _is_name(text: str) -> bool:
 
 def _is_ipv6(text: str) -> bool:
     """Whether a text is an IPv6 address, without a zone (RFC 4291, section 2.2)."""
-    left, gap, right = text.partition("::")
-    groups = [group for side in (left, right) if side for group in side.split(":")]
-    count = len(groups)
-    if groups and "." in groups[-1] and not text.endswith(":"):
-        parts = groups.pop().split(".")
-        count += 1
-        if len(parts) != 4 or not {str(number) for number in range(256)}.issuperset(parts):
-            return False
-    fits = count <= 7 if gap else count == 8
-    return fits and all(0 < len(group) <= 4 and _HEX.issuperset(group) for group in groups)
+    from _socket import AF_INET6, inet_pton
+
+    return attempt(inet_pton, AF_INET6, text) is not None
 
 
 def parse_host(text: str) -> str:
@@ -191,9 +184,8 @@ def is_loopback(host: str) -> bool:
         )
     import ipaddress
 
-    try:
-        address = ipaddress.ip_address(name.partition("%")[0])
-    except ValueError:
+    address = attempt(ipaddress.ip_address, name.partition("%")[0])
+    if address is None:
         return False
     mapped = getattr(address, "ipv4_mapped", None)
     return address.is_loopback or address.is_unspecified or bool(mapped and mapped.is_loopback)

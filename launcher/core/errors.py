@@ -14,9 +14,13 @@ from launcher.core.frozen import frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import ParamSpec, TypeVar
 
     from launcher.core.blocks import Block
+
+    P = ParamSpec("P")
+    T = TypeVar("T")
 
 BROKEN_PIPE = 141
 """128 + SIGPIPE, as a shell reports it."""
@@ -161,6 +165,18 @@ def name_page(page: str, code: str, environ: Mapping[str, str]) -> str:
     if not (is_plain and address.startswith(("https://", "http://")) and len(address) <= ADDRESS_MAX):
         return ""
     return f"{address}/{page}.html#{code}"
+
+
+def attempt(act: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
+    """Return the result of a call; None if it raises OSError or ValueError.
+
+    For calls whose failure only says that something is missing, or has ended. `contextlib.suppress` would be
+    one more module on the launch path.
+    """
+    try:
+        return act(*args, **kwargs)
+    except (OSError, ValueError):
+        return None
 
 
 def print_problems(error: LauncherError) -> None:

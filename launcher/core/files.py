@@ -22,7 +22,7 @@ from errno import EACCES, EEXIST, EISDIR, ELOOP, EPERM
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from typing import Any
 
 LINKS_MAX = 40
@@ -127,13 +127,7 @@ def open_own(path: str, flags: int = os.O_RDONLY, *, kind: int = stat.S_IFREG, a
     """
     with _Place(path, at=at) as (folder, name):
         _refuse_foreign(os.stat(name, dir_fd=folder, follow_symlinks=False), kind)
-        file = os.open(name, flags | SAFE_FLAGS, dir_fd=folder)
-    try:
-        _refuse_foreign(os.fstat(file), kind)  # it may have been replaced meanwhile
-    except BaseException:
-        os.close(file)
-        raise
-    return file
+        return _open_checked(folder, name, flags | SAFE_FLAGS, lambda found: _refuse_foreign(found, kind))
 
 
 def make_folder(path: str, mode: int = 0o777, *, new: bool = False, at: int | None = None) -> int:
@@ -320,16 +314,28 @@ def _split(path: str) -> list[str]:
 
 def _go_on(folder: int, part: str) -> int:
     """Open a directory inside a directory, close the outer one, and return the inner one."""
-    inner = os.open(part, FOLDER_FLAGS | os.O_NOFOLLOW, dir_fd=folder)
-    try:
-        found = os.fstat(inner)
+
+    def check(found: os.stat_result) -> None:
         if _is_foreign(found) and part not in ("/", ".", ".."):
             refuse_planted(found, os.fstat(folder))
-    except BaseException:
-        os.close(inner)
-        raise
+
+    inner = _open_checked(folder, part, FOLDER_FLAGS | os.O_NOFOLLOW, check)
     os.close(folder)
     return inner
+
+
+def _open_checked(folder: int, name: str, flags: int, check: Callable[[os.stat_result], None]) -> int:
+    """Open a file and return its descriptor, or close it if the check of its status raises.
+
+    What was checked by its name may have been replaced meanwhile.
+    """
+    file = os.open(name, flags, dir_fd=folder)
+    try:
+        check(os.fstat(file))
+    except BaseException:
+        os.close(file)
+        raise
+    return file
 
 
 def _make_folder(folder: int, name: str, mode: int = 0o777, *, new: bool = False) -> None:
@@ -354,14 +360,9 @@ def _read_link(folder: int, name: str, count: int) -> str:
 
 def _open_there(folder: int, name: str, flags: int) -> int:
     """Open an existing file, unless another user may have put it there."""
-    refuse_planted(os.stat(name, dir_fd=folder, follow_symlinks=False), os.fstat(folder))
-    file = os.open(name, flags | SAFE_FLAGS, dir_fd=folder)
-    try:
-        refuse_planted(os.fstat(file), os.fstat(folder))  # it may have been replaced meanwhile
-    except BaseException:
-        os.close(file)
-        raise
-    return file
+    place = os.fstat(folder)
+    refuse_planted(os.stat(name, dir_fd=folder, follow_symlinks=False), place)
+    return _open_checked(folder, name, flags | SAFE_FLAGS, lambda found: refuse_planted(found, place))
 
 
 def _write_there(data: str | bytes, folder: int, name: str) -> None:

@@ -46,12 +46,7 @@ RANK_ON_NODE = "OMPI_COMM_WORLD_NODE_RANK"
 """The rank on the node among the processes of all jobs, despite its name."""
 TABLE = tuple(FAMILIES.values())
 
-NUMBERS = tuple(
-    name
-    for family in TABLE
-    for name in (*family.rank, family.size, family.local_rank, family.local_size)
-    if name
-)
+NUMBERS = tuple(name for row in TABLE for name in (*row.rank, *row.numbers()[1:]) if name)
 """Variables with a process's ranks and sizes."""
 PREFIXES = tuple(prefix for family in TABLE for prefix in family.prefixes)
 STATE = tuple(name for family in TABLE for name in family.state)

@@ -1,9 +1,9 @@
 """Redaction: decides which names and which parts of values may leave a node in a snapshot, plan or log.
 
 It has two independent filters, and one table for both: ``secrets.txt``. Names: an allow-list, so that an
-unexpected variable never leaves the node (`launcher.core.secret_names`). Values: patterns of secrets, because
+unexpected variable never leaves the node (`launcher.core.secrets`). Values: patterns of secrets, because
 a variable with a harmless name can contain a connection string or a signed address
-(AZ_BATCHAI_HOST_TOOLS_URL does). In doubt a pattern hides too much (`launcher.core.secret_shapes`).
+(AZ_BATCHAI_HOST_TOOLS_URL does). In doubt a pattern hides too much (`launcher.core.secrets`).
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ def is_search_over() -> bool:
 
 def is_secret(name: str, value: str) -> bool:
     """Return whether a variable's name looks like a secret's, or its value contains a secret."""
-    from launcher.core.secret_names import sounds_secret
+    from launcher.core.secrets import sounds_secret
 
     return sounds_secret(name) or redact(value) != value
 
 
 def redact_variable(name: str, value: str) -> str:
     """Return a variable's value for display: nothing of it if its name looks like a secret's."""
-    from launcher.core.secret_names import sounds_secret
+    from launcher.core.secrets import sounds_secret
 
     return MARKER if value and sounds_secret(name) else redact(value)
 
@@ -82,7 +82,7 @@ def redact(text: str) -> str:
         return text
     if is_search_over():
         return MARKER
-    from launcher.core.secret_shapes import find_secrets
+    from launcher.core.secrets import find_secrets
 
     for _ in range(_PASSES_MAX):
         spans = find_secrets(text)
@@ -130,7 +130,7 @@ def redact_argv(argv: Sequence[str]) -> list[str]:
         The same number of arguments: ``["train", "--token", "<redacted>",
         "--api-key=<redacted>"]``. `redact` is applied to all others.
     """
-    from launcher.core.secret_shapes import PROGRAMS, find_words
+    from launcher.core.secrets import PROGRAMS, find_words
 
     shown = _redact_joined(argv)
     shown = [_redact_argument(*pair) for pair in zip(["", *argv], shown, strict=False)]
@@ -148,7 +148,7 @@ def redact_argv(argv: Sequence[str]) -> list[str]:
 
 def _redact_joined(argv: Sequence[str]) -> list[str]:
     """Return arguments without secrets that several of them make up: ``["setenv", "DB_PASS", "X"]``."""
-    from launcher.core.secret_shapes import find_secrets
+    from launcher.core.secrets import find_secrets
 
     shown, index, start = list(argv), 0, 0  # of the argument, and where it starts in the line
     cut = 0

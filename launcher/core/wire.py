@@ -24,7 +24,7 @@ from launcher.core.redact import is_search_over, quote
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from typing import TypeVar
+    from typing import Any, TypeVar
 
     from typing_extensions import dataclass_transform
 
@@ -164,11 +164,10 @@ def whole(low: int, high: int) -> Rule:
     """Return the rule for an integer from ``low`` to ``high``, both included."""
 
     def check(value: object) -> int:
-        if type(value) is not int:  # True is an int to isinstance
-            raise Garbled(f"expected a whole number, not {type(value).__name__}")
-        if not low <= value <= high:
+        number: int = _expect(value, "a whole number", int)
+        if not low <= number <= high:
             raise Garbled(f"expected {low} to {high}")
-        return value
+        return number
 
     return check
 
@@ -211,26 +210,23 @@ def word(value: object) -> str:
     return text
 
 
+def _expect(value: object, what: str, *kinds: type) -> Any:
+    """Return a value that is of one of these types."""
+    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+        raise Garbled(f"expected {what}, not {type(value).__name__}")
+    return value
+
+
 def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise Garbled(f"expected a text, not {type(value).__name__}")
-    return value
-
-
-def truth(value: object) -> bool:
-    """Return true or false."""
-    if not isinstance(value, bool):
-        raise Garbled(f"expected true or false, not {type(value).__name__}")
-    return value
+    return str(_expect(value, "a text", str))
 
 
 def seconds(value: object) -> float:
     """Return a duration in seconds."""
-    if type(value) not in (int, float):
-        raise Garbled(f"expected a number, not {type(value).__name__}")
-    if not 0 <= value <= SECONDS_MAX:  # type: ignore[operator]
+    number = _expect(value, "a number", int, float)
+    if not 0 <= number <= SECONDS_MAX:
         raise Garbled(f"expected 0 to {SECONDS_MAX:g}")
-    return float(value)  # type: ignore[arg-type]
+    return float(number)
 
 
 def variables(value: object) -> Mapping[str, str | None]:
@@ -243,7 +239,7 @@ def variables(value: object) -> Mapping[str, str | None]:
 
 RULES: dict[str, Rule] = {
     "int": whole(-(1 << NUMBER_BITS), 1 << NUMBER_BITS),
-    "bool": truth,
+    "bool": lambda value: _expect(value, "true or false", bool),
     "str": safe_text,
     "Line": short_text,
     "object": lambda value: value,
@@ -283,14 +279,12 @@ def _rule_of(annotation: str) -> Rule:
 
 
 def _list(value: object) -> Sequence[object]:
-    if not isinstance(value, (list, tuple)):
-        raise Garbled(f"expected a list, not {type(value).__name__}")
-    if len(value) > ITEMS_MAX:
+    items: Sequence[object] = _expect(value, "a list", list, tuple)
+    if len(items) > ITEMS_MAX:
         raise Garbled(f"expected at most {ITEMS_MAX} items")
-    return value
+    return items
 
 
 def _object(value: object) -> dict[object, object]:
-    if not isinstance(value, dict):
-        raise Garbled(f"expected an object, not {type(value).__name__}")
-    return value
+    found: dict[object, object] = _expect(value, "an object", dict)
+    return found

@@ -28,10 +28,17 @@ from launcher.guest.site.sitecustomize import STACK_SIGNAL
 from launcher.hang import limits
 from launcher.hang.model import RankRecord, ReadDump
 from launcher.hang.stacks import explain_unarmed, look_at, parse_faulthandler, parse_py_spy
-from launcher.machine.process import LIMIT_BYTES, has_signal, list_folder, list_open, read_stat
+from launcher.machine.process import (
+    LIMIT_BYTES,
+    find_descendants,
+    has_signal,
+    is_alive,
+    list_folder,
+    list_open,
+    read_stat,
+)
 from launcher.machine.pythons import own_program
 from launcher.output.folder import SITE
-from launcher.process.descendants import find_descendants, is_alive
 from launcher.process.tool import Tool
 
 TYPE_CHECKING = False

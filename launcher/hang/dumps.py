@@ -34,7 +34,7 @@ from launcher.core.wire import render
 from launcher.hang import limits
 from launcher.hang.model import Collective, Frame, GroupRecord, RankRecord, ReadDump
 from launcher.hang.stacks import is_users
-from launcher.machine.whole import read_own
+from launcher.machine.files import read_own
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -23,9 +23,9 @@ from launcher.command.words import is_python, may_be_shell, read_interpreter
 from launcher.core.files import remove_file
 from launcher.core.frozen import frozen
 from launcher.core.ranks import is_number
+from launcher.machine.files import read_whole
 from launcher.machine.process import list_folder, read_file
 from launcher.machine.pythons import import_folders, own_python
-from launcher.machine.whole import read_whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import sys
 from launcher.core.errors import make_error
 from launcher.core.files import remove_file, replace_file
 from launcher.hook.line import HEAD, enter_file
-from launcher.machine.whole import has_access_list, read_whole
+from launcher.machine.files import has_access_list, read_whole
 
 READ_LIMIT_BYTES = 1 << 20
 INSTALLED = ("site-packages", "dist-packages")

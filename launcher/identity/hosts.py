@@ -150,7 +150,7 @@ def _read_whole(path: str, origin: str, host: Host, is_typed: bool) -> str:
         UsageError: It cannot be read, or is longer than any list of nodes. A truncated list would be another
             job.
     """
-    from launcher.machine.whole import PIPE_S
+    from launcher.machine.files import PIPE_S
 
     try:
         data = host.read_whole(path, HOSTFILE_LIMIT_BYTES, PIPE_S if is_typed else 0.0)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import struct
 from _socket import AF_NETLINK, SOCK_RAW, if_nameindex, inet_ntop, socket
 
+from launcher.core.errors import attempt
 from launcher.core.ranks import is_number
 
 RTM_GETADDR, REQUEST, DUMP, ERROR, DONE = 22, 0x1, 0x300, 2, 3
@@ -106,9 +107,8 @@ def is_near(address: str, own: str, length: int | None) -> bool:
     """
     import ipaddress
 
-    try:
-        wanted, ours = ipaddress.ip_address(address), ipaddress.ip_address(own)
-    except ValueError:
+    wanted, ours = (attempt(ipaddress.ip_address, text) for text in (address, own))
+    if wanted is None or ours is None:
         return False
     length = (24 if ours.version == 4 else 64) if length is None else length
     is_same = (int(wanted) ^ int(ours)) >> ours.max_prefixlen - length == 0

@@ -15,7 +15,8 @@ from __future__ import annotations
 import time
 
 from launcher.core.blocks import Block, read_blocks
-from launcher.core.environ import shorten
+from launcher.core.environ import parse_json, shorten
+from launcher.core.errors import attempt
 from launcher.core.frozen import frozen, replace
 
 TYPE_CHECKING = False
@@ -208,14 +209,7 @@ def _in_common(kinds: list[VmKind]) -> VmKind:
 def read_context(environ: Mapping[str, str], name: str) -> object:
     """Return a field of the JSON of Azure ML's common runtime; None if it is null or missing."""
     text = environ.get(CONTEXT, "")
-    if name not in text:
-        return None
-    import json
-
-    try:
-        context = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
+    context = attempt(parse_json, text) if name in text else None
     return context.get(name) if isinstance(context, dict) else None
 
 

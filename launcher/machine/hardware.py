@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from launcher.core.model import Layout
-    from launcher.machine.gpu_facts import GpuFacts, NvLink
     from launcher.machine.host import Host
     from launcher.machine.infiniband import Port
     from launcher.machine.network import Interface
+    from launcher.machine.nvml import GpuFacts, NvLink
 
 SELF, PIX, PXB, PHB, NODE, SYS, UNKNOWN = "X", "PIX", "PXB", "PHB", "NODE", "SYS", "?"
 MEANINGS = {

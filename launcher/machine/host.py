@@ -13,8 +13,9 @@ from __future__ import annotations
 import os
 import sys
 
+from launcher.core.errors import attempt
 from launcher.core.ranks import is_number, parse_cpu_list
-from launcher.machine.files import Folder
+from launcher.machine.files import Folder, Recording
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from launcher.machine.addresses import Addresses
-    from launcher.machine.files import Files
     from launcher.machine.mpi import Mpi
     from launcher.machine.packages import Package
 
@@ -34,7 +34,11 @@ HOME = "~"
 
 
 class Host:
-    """A machine; ``environ`` is the environment that a snapshot has, empty for this machine.
+    """A machine.
+
+    Attributes:
+        environ: The environment that a snapshot has, empty for this machine.
+        noted: The files that were read, as a recording has them; None to note nothing.
 
     Args:
         root: The directory that its files are under, or the files of a snapshot.
@@ -55,13 +59,8 @@ class Host:
         self.answers = answers
         self.environ = {name: str(value) for name, value in _object(self.recorded("environ")).items()}
         self.forget_answers()
-        self.files: Files
-        if isinstance(root, str):
-            self.files = Folder(root)
-        else:
-            from launcher.machine.files import Recording
-
-            self.files = Recording(root)
+        self.files = Folder(root) if isinstance(root, str) else Recording(root)
+        self.noted: dict[str, object] | None = None
         self.look_up_s = self._left_s = look_up_s
         self._port = port
         self._own_depth = own_depth
@@ -78,7 +77,10 @@ class Host:
 
     def read_text(self, path: str) -> str | None:
         """Return a file's text (at most 1 MiB, undecodable bytes escaped), None if unreadable."""
-        return self.files.read_text(path)
+        text = self.files.read_text(path)
+        if self.noted is not None and text is not None:
+            self.noted[path] = text
+        return text
 
     def read_line(self, path: str) -> str | None:
         """Return a file's only line without spaces around it, as in /sys.
@@ -96,22 +98,29 @@ class Host:
 
     def read_link(self, path: str) -> str | None:
         """Return the target of a symbolic link, None if it is not a link."""
-        return self.files.read_link(path)
+        target = self.files.read_link(path)
+        if self.noted is not None and target is not None:
+            self.noted[path] = {"link": target}
+        return target
 
     def list_folder(self, path: str) -> tuple[str, ...]:
         """Return the names in a directory, sorted; empty if it cannot be listed."""
-        return self.files.list_folder(path)
+        names = self.files.list_folder(path)
+        if self.noted is not None:
+            for name in names:
+                self.noted.setdefault(f"{path.rstrip('/')}/{name}", None)
+        return names
 
     def has_file(self, path: str) -> bool:
         """Whether a path exists, as a file of any kind or as a link."""
         return self.files.has_file(path)
 
     def read_whole(self, path: str, limit_bytes: int, pipe_s: float = 0.0) -> bytes:
-        """Return the content of a file that the user names: see `launcher.machine.whole.read_whole`."""
+        """Return the content of a file that the user names: see `launcher.machine.files.read_whole`."""
         return self.files.read_whole(path, limit_bytes, pipe_s)
 
     def read_guarded(self, path: str, limit_bytes: int, *, of_system: bool) -> bytes:
-        """Return the content of a file that configures us: see `launcher.machine.whole.read_guarded`."""
+        """Return the content of a file that configures us: see `launcher.machine.files.read_guarded`."""
         return self.files.read_guarded(path, limit_bytes, of_system=of_system)
 
     def is_recorded(self) -> bool:
@@ -129,21 +138,18 @@ class Host:
                 size for size in _list(_object(self.recorded("space")).get(path)) if isinstance(size, int)
             ]
             return (sizes[0], sizes[1]) if len(sizes) == 2 else None
-        try:
-            found = os.statvfs(self.path(path))
-        except (OSError, ValueError):
-            return None
-        return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+        found = attempt(lambda: os.statvfs(self.path(path)))
+        return found and (found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize)
 
     def hostname(self) -> str:
         """Return the hostname of this node."""
         if self.answers is not None:
             name = self.recorded("hostname")
             return name if isinstance(name, str) else "recorded"
-        try:
-            return os.uname().nodename
-        except OSError:  # uname is refused
+        found = attempt(os.uname)
+        if found is None:  # it is refused
             return (self.read_text("/proc/sys/kernel/hostname") or "").strip() or "unknown"
+        return found.nodename
 
     def networks(self) -> Addresses:
         """Return the IP addresses of every interface, each with the prefix length of its network."""
@@ -263,10 +269,8 @@ class Host:
         """Return the CPUs that this process may run on; None if the kernel does not report them."""
         if self.answers is not None:
             return parse_cpu_list(str(self.recorded("affinity"))) or None
-        try:
-            return frozenset(os.sched_getaffinity(0))
-        except OSError:
-            return None
+        found = attempt(os.sched_getaffinity, 0)
+        return None if found is None else frozenset(found)
 
     def ask_source(self, target: str) -> str | None:
         """Return the address from which the kernel would reach a host, None without an address or a route."""

@@ -11,6 +11,8 @@ from __future__ import annotations
 import os
 from errno import EPIPE
 
+from launcher.core.errors import attempt
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.machine.host import Host
@@ -27,15 +29,12 @@ def open_kernel_log(host: Host) -> int | None:
 
     The descriptor does not block and is closed on exec.
     """
-    try:
-        # Some containers link it to a terminal, which must not become our controlling terminal.
-        fd = os.open(host.path(KERNEL_LOG), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
-    except (OSError, ValueError):
-        return None
-    try:
-        os.lseek(fd, 0, os.SEEK_END)
-    except OSError:  # a pipe or a terminal, which may contain another job's output
-        os.close(fd)
+    # Some containers link it to a terminal, which must not become our controlling terminal.
+    fd = attempt(
+        lambda: os.open(host.path(KERNEL_LOG), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    )
+    if fd is not None and attempt(os.lseek, fd, 0, os.SEEK_END) is None:
+        os.close(fd)  # a pipe or a terminal, which may contain another job's output
         return None
     return fd
 

@@ -12,6 +12,7 @@ import select
 import socket
 import time
 
+from launcher.core.errors import attempt
 from launcher.core.signal import signal
 
 TYPE_CHECKING = False
@@ -58,22 +59,13 @@ def resolve_names(names: Iterable[str], limit_s: float) -> dict[str, frozenset[s
 
 def is_address(name: str) -> bool:
     """Whether a name is an IPv4 or IPv6 address in standard notation."""
-    for family in (socket.AF_INET, socket.AF_INET6):
-        try:
-            socket.inet_pton(family, name)
-        except (OSError, ValueError):
-            continue
-        return True
-    return False
+    return any(attempt(socket.inet_pton, family, name) for family in (socket.AF_INET, socket.AF_INET6))
 
 
 def ask_resolver(name: str) -> frozenset[str]:
     """Return the addresses of a name, without a time limit; an empty set for an unknown name."""
-    try:
-        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError):
-        return frozenset()
-    return frozenset(str(item[4][0]).partition("%")[0] for item in found)
+    found = attempt(socket.getaddrinfo, name, None, type=socket.SOCK_STREAM)
+    return frozenset(str(item[4][0]).partition("%")[0] for item in found or ())
 
 
 def _start(names: Sequence[str], writing: int, limit_s: float) -> int:
@@ -131,13 +123,7 @@ def _read_lines(reading: int, deadline: float) -> Iterable[str]:
 def _end(pid: int) -> None:
     """Kill and reap the child; give up after `REAP_S` if the kernel holds it."""
     until = time.monotonic() + REAP_S
-    while not _is_gone(pid) and time.monotonic() < until:
+    # No child of ours if SIGCHLD is ignored, or another part of the program has reaped it
+    while attempt(os.waitpid, pid, os.WNOHANG) == (0, 0) and time.monotonic() < until:
         os.kill(pid, signal.SIGKILL)  # not reaped yet, so the PID is still the child's
         time.sleep(_STEP_S)
-
-
-def _is_gone(pid: int) -> bool:
-    try:
-        return os.waitpid(pid, os.WNOHANG) != (0, 0)
-    except ChildProcessError:
-        return True  # SIGCHLD is ignored, or another part of the program has reaped it

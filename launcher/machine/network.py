@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ipaddress
 
+from launcher.core.errors import attempt
 from launcher.core.frozen import frozen
 from launcher.core.ranks import natural_order
 
@@ -74,7 +75,7 @@ def read_interfaces(host: Host) -> tuple[Interface, ...]:
 
 def _read_interface(host: Host, name: str, addresses: tuple[tuple[str, int | None], ...]) -> Interface:
     folder = f"{NET}/{name}"
-    flags = _read_flags(host, folder)
+    flags = attempt(int, host.read_line(f"{folder}/flags") or "", 16)
     carrier = host.read_number(f"{folder}/carrier")
     speed = host.read_number(f"{folder}/speed")
     master = host.read_link(f"{folder}/master")
@@ -106,10 +107,7 @@ def _lines(
     host: Host, path: str, parse: Callable[[list[str]], tuple[str, str] | None]
 ) -> Iterable[tuple[str, str]]:
     for line in (host.read_text(path) or "").splitlines():
-        try:
-            route = parse(line.split())
-        except ValueError:  # the header line, or a malformed line
-            continue
+        route = attempt(parse, line.split())  # None for the header line, and for a malformed one
         if route is not None and len(route[0]) < 16 and route[0].isprintable():
             yield route
 
@@ -141,13 +139,6 @@ def _parse_route_6(words: list[str]) -> tuple[str, str] | None:
 
 def _name_network(network: ipaddress.IPv4Network | ipaddress.IPv6Network) -> str:
     return DEFAULT if network.prefixlen == 0 else str(network)
-
-
-def _read_flags(host: Host, folder: str) -> int | None:
-    try:
-        return int(host.read_line(f"{folder}/flags") or "", 16)
-    except ValueError:
-        return None
 
 
 def _only_loops(addresses: Iterable[tuple[str, int | None]]) -> bool:
@@ -185,16 +176,11 @@ def network_of(interface: Interface, address: str) -> str | None:
         address: Its own address, or one that it reaches without a router.
     """
     wanted = _parse(address)
-    networks = [_network(own, length) for own, length in interface.addresses]
+    networks = [
+        attempt(ipaddress.ip_network, f"{own}/{length}", strict=False) for own, length in interface.addresses
+    ]  # None for an unknown length
     around = [network for network in networks if network and wanted is not None and wanted in network]
     return str(max(around, key=lambda network: network.prefixlen)) if around else None
-
-
-def _network(address: str, length: int | None) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
-    try:
-        return None if length is None else ipaddress.ip_network(f"{address}/{length}", strict=False)
-    except ValueError:
-        return None
 
 
 def cluster_interface(
@@ -247,8 +233,5 @@ def leads_out(interface: Interface) -> bool:
 
 def _parse(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     """Return an address without its zone, a mapped one as IPv4; None if the text is not an address."""
-    try:
-        parsed = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return None
+    parsed = attempt(ipaddress.ip_address, address.partition("%")[0])
     return getattr(parsed, "ipv4_mapped", None) or parsed

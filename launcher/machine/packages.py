@@ -13,14 +13,15 @@ from __future__ import annotations
 import os
 import re
 
+from launcher.core.errors import attempt
 from launcher.core.frozen import frozen
+from launcher.machine.files import open_file
 from launcher.machine.mpi import MPICH, OPEN_MPI
-from launcher.machine.pythons import import_folders, list_installed, list_names
-from launcher.machine.whole import open_file
+from launcher.machine.pythons import import_folders, list_installed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
 RUNTIMES = ("nvidia_cuda_runtime", "nvidia_cuda_runtime_cu13", "nvidia_cuda_runtime_cu12")
 RUNTIMES_ALL = (*RUNTIMES, "nvidia_cuda_runtime_cu11")
@@ -63,8 +64,9 @@ def find_packages(python: str, environ: Mapping[str, str]) -> tuple[Package, ...
         return None
     found: dict[str, Package] = {}
     for folder in folders:
-        for package in _installed(folder):
-            found.setdefault(package.name, package)
+        for name, version in list_installed(folder or "."):
+            if name in WANTED and name not in found:
+                found[name] = Package(name, version, folder, _built_for(folder, name))
     return tuple(found[name] for name in sorted(found))
 
 
@@ -76,18 +78,13 @@ def parse_packages(recorded: object) -> tuple[Package, ...] | None:
     return tuple(Package(*(str(item.get(name, "")) for name in Package.__annotations__)) for item in items)
 
 
-def _installed(folder: str) -> Iterator[Package]:
-    for name, version in list_installed(folder or "."):
-        if name in WANTED:
-            yield Package(name, version, folder, _built_for(folder, name))
-
-
 def _built_for(folder: str, name: str) -> str:
     """Return the MPI family whose library a package's binaries need; empty unless it is exactly one."""
     if name not in BUILT_FOR_MPI:
         return ""
     places = [os.path.join(folder, part) for part in BUILT_FOR_MPI[name]]
-    files = [os.path.join(place, file) for place in places for file in list_names(place) if ".so" in file]
+    found = ((place, name) for place in places for name in attempt(os.listdir, place) or ())
+    files = [os.path.join(place, name) for place, name in found if ".so" in name]
     try:
         needed = {name for file in files for name in _find_mpi(file)}
     except OSError:

@@ -1,6 +1,7 @@
-"""Reads and parses the files of a process below /proc/PID.
+"""Reads the files of a process below /proc/PID, and the process tree.
 
-If a process has ended or belongs to another user, the values are empty or None. No function raises.
+If a process has ended or belongs to another user, the values are empty or None. No function raises. A process
+that has ended has no relatives and no command line.
 
 Source: proc(5).
 """
@@ -9,15 +10,18 @@ from __future__ import annotations
 
 import os
 
+from launcher.core.errors import attempt
 from launcher.core.frozen import frozen
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
 
 
 def _find_proc() -> str:
     """Return /proc, or a path without files if the numbers there are those of another PID namespace."""
-    try:
-        return "/proc" if os.readlink("/proc/self") == str(os.getpid()) else "/proc/self/none"
-    except OSError:
-        return "/proc"  # there is nothing
+    shown = attempt(os.readlink, "/proc/self")
+    return "/proc" if shown in (str(os.getpid()), None) else "/proc/self/none"
 
 
 PROC = _find_proc()
@@ -38,6 +42,13 @@ _EXIT_CODE = 49
 """Fields 3, 4, 9, 14 to 17, 20, 22, 24 and 52 of /proc/PID/stat, as offsets from the state (field 3)."""
 _FORKED = 0x40
 """PF_FORKNOEXEC, include/linux/sched.h."""
+
+GPU_FILES = "/dev/nvidia"
+HAS_LISTS = os.path.exists("/proc/thread-self/children")
+"""False for a kernel without CONFIG_PROC_CHILDREN."""
+COMMAND_LIMIT = 120
+DEPTH_MAX = 1000
+"""Maximum number of ancestors to visit: a tree that changes meanwhile must not cause an endless walk."""
 
 
 @frozen
@@ -148,25 +159,18 @@ def list_open(pid: int) -> list[str]:
 
 def list_folder(path: str) -> list[str]:
     """Return the names in a directory; empty if it cannot be read."""
-    try:
-        return os.listdir(path)
-    except OSError:
-        return []
+    return attempt(os.listdir, path) or []
 
 
 def read_link(path: str) -> str:
     """Return the target of a symbolic link; empty if it cannot be read."""
-    try:
-        return os.readlink(path)
-    except OSError:
-        return ""
+    return attempt(os.readlink, path) or ""
 
 
 def read_file(path: str, limit: int = LIMIT_BYTES) -> bytes:
     """Return the content of a file, up to ``limit`` bytes; empty if it cannot be read."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
+    fd = attempt(lambda: os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+    if fd is None:
         return b""
     try:
         return read_all(fd, limit)
@@ -184,3 +188,114 @@ def read_all(fd: int, limit: int = LIMIT_BYTES) -> bytes:
     except OSError:
         pass  # the process has ended meanwhile
     return b"".join(parts)
+
+
+# --- the tree
+
+
+def find_children(pid: int) -> list[int]:
+    """Return the children of a process, including orphans that it has adopted."""
+    if not HAS_LISTS:
+        return [one for one in list_pids() if (found := read_stat(one)) is not None and found.parent == pid]
+    folder = f"{PROC}/{pid}/task"
+    return [
+        int(word) for task in list_folder(folder) for word in read_file(f"{folder}/{task}/children").split()
+    ]
+
+
+def find_descendants(pids: Iterable[int]) -> list[int]:
+    """Return all descendants of these processes, nearest first; not the processes themselves."""
+    found: list[int] = []
+    seen = set(pids)
+    level = list(seen)
+    while level:
+        level = [child for pid in level for child in find_children(pid) if child not in seen]
+        seen.update(level)
+        found += level
+    return found
+
+
+def read_state(pid: int) -> str | None:
+    """Return the state as ps shows it (R, S, D, T, Z, ...); None if there is no such process."""
+    found = read_stat(pid)
+    return found.state if found else None
+
+
+def find_parent(pid: int) -> int:
+    """Return the parent of a process; 0 if there is no such process."""
+    found = read_stat(pid)
+    return found.parent if found else 0
+
+
+def descends_from(pid: int, ancestors: set[int]) -> bool:
+    """Whether a process descends from one of these; True if it has too many ancestors to check."""
+    for _ in range(DEPTH_MAX):
+        pid = find_parent(pid)
+        if pid in ancestors:
+            return True
+        if pid <= 1:
+            return False
+    return True
+
+
+def is_orphaned() -> bool:
+    """Whether no shell can continue our process group once it has stopped, by the kernel's definition.
+
+    For such a group the kernel drops Ctrl-Z, but not a SIGSTOP that we send ourselves.
+    """
+    pid = os.getpid()
+    group, session = os.getpgrp(), os.getsid(0)
+    try:
+        while os.getpgid(pid) == group:
+            pid = find_parent(pid)
+            if pid == 0:
+                return True
+        return os.getsid(pid) != session
+    except OSError:  # it has gone, or is in another pid namespace
+        return True
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process exists and has not ended. A zombie has ended, unless its other threads still run."""
+    found = read_stat(pid)
+    return found is not None and not found.has_ended
+
+
+def has_ended(pid: int) -> bool:
+    """Whether a process is a zombie without running threads; False if /proc does not show it."""
+    found = read_stat(pid)
+    return found is not None and found.has_ended
+
+
+def describe(pid: int) -> str:
+    """Return a description of a process that does not end: its state, what holds it, and its command.
+
+    A negative number is a process group, of whose processes nothing is known.
+    """
+    from launcher.core.redact import printable, quote_command
+
+    if pid < 0:
+        return f"process group {-pid}"
+    line = quote_command(read_command(pid) or [f"[{read_name(pid) or '?'}]"], COMMAND_LIMIT)
+    facts = [f"state {read_state(pid) or '?'}"]
+    waits = read_file(f"{PROC}/{pid}/wchan").decode("ascii", "replace")
+    if waits not in ("", "0"):
+        facts.append(f"waits in {printable(waits)}")
+    tracer = read_status(pid, "TracerPid")
+    if tracer not in ("", "0"):
+        facts.append(f"held by a debugger, pid {tracer}")
+    gpus = find_gpu_files(pid)
+    if gpus:
+        facts.append(f"holds {', '.join(gpus)}")
+    return f"pid {pid} ({', '.join(facts)}): {line}"
+
+
+def describe_some(pids: Sequence[int], most: int) -> list[str]:
+    """Return descriptions of the first processes, and how many more there are."""
+    more = [f"and {len(pids) - most} more"] if len(pids) > most else []
+    return [*map(describe, pids[:most]), *more]
+
+
+def find_gpu_files(pid: int) -> list[str]:
+    """Return the GPU device files that a process has open."""
+    return sorted({link for link in list_open(pid) if link.startswith(GPU_FILES)})

@@ -11,6 +11,9 @@ from __future__ import annotations
 import os
 import sys
 
+from launcher.core.errors import attempt
+from launcher.machine.files import read_whole
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -118,7 +121,7 @@ def _versions(folder: str, package: str) -> Iterator[str]:
 
 def list_installed(folder: str) -> Iterator[tuple[str, str]]:
     """Yield name and version of each package with metadata in a directory, the name as in an import."""
-    for entry in sorted(list_names(folder)):
+    for entry in sorted(attempt(os.listdir, folder) or ()):
         name, dash, version = entry.removesuffix(".dist-info").partition("-")
         if dash and entry.endswith(".dist-info"):
             yield name.lower().replace(".", "_"), version
@@ -129,12 +132,9 @@ def _site_folders(path: str, environ: Mapping[str, str]) -> list[str] | None:
     prefix = os.path.dirname(os.path.dirname(path))
     pairs = (line.partition("=") for line in _lines(os.path.join(prefix, "pyvenv.cfg")))
     config = {key.strip().lower(): value.strip() for key, _, value in pairs}
-    try:
-        real = os.path.realpath(path)
-    except OSError:  # readlink is refused
-        return None
-    version = _version_of(real, prefix, config)
-    if version is None:
+    real = attempt(os.path.realpath, path)  # None if readlink is refused
+    version = None if real is None else _version_of(real, prefix, config)
+    if real is None or version is None:
         return None
     sites = list(_venv_folders(prefix, version))
     if not config or config.get("include-system-site-packages") == "true":
@@ -154,7 +154,7 @@ def _version_of(real: str, prefix: str, config: Mapping[str, str]) -> str | None
         return named
     if "version" in config:
         return ".".join(config["version"].split(".")[:2])
-    names = list_names(os.path.join(prefix, "lib"))
+    names = attempt(os.listdir, os.path.join(prefix, "lib")) or ()
     found = [version for version in map(_read_version, names) if version is not None]
     return found[0] if len(found) == 1 else None
 
@@ -185,7 +185,7 @@ def _linked(folder: str) -> Iterator[str]:
     Source:
         setuptools, command/editable_wheel.py (83): a finder has one line ``MAPPING: ... = {'name': 'path'}``.
     """
-    for name in sorted(list_names(folder)):
+    for name in sorted(attempt(os.listdir, folder) or ()):
         if name.endswith(".pth"):
             yield from (line for line in _lines(os.path.join(folder, name)) if line.startswith("/"))
         elif name.startswith("__editable___") and name.endswith("_finder.py"):
@@ -196,18 +196,5 @@ def _linked(folder: str) -> Iterator[str]:
                 yield from (os.path.dirname(path) for one, path in pairs if os.path.basename(path) == one)
 
 
-def list_names(folder: str) -> list[str]:
-    """Return the names in a directory; empty if it cannot be listed: Python ignores such a directory, too."""
-    try:
-        return os.listdir(folder)
-    except OSError:
-        return []
-
-
 def _lines(path: str) -> list[str]:
-    from launcher.machine.whole import read_whole
-
-    try:
-        return read_whole(path, LINES_LIMIT_BYTES).decode("utf-8", "replace").splitlines()
-    except OSError:
-        return []
+    return (attempt(read_whole, path, LINES_LIMIT_BYTES) or b"").decode("utf-8", "replace").splitlines()

@@ -20,12 +20,12 @@ from launcher.core.signal import signal
 from launcher.failure.arbiter import FOLLOW_LOSS, PREEMPTED, STARTER, Event, find_first_event
 from launcher.job import commands, events
 from launcher.job.state import Phase
+from launcher.machine.process import find_children
 from launcher.mpi.lead import Lead
 from launcher.mpi.protocol import FROM_NODE
 from launcher.mpi.ranks import KILL_WAIT_S, SETTLE_S, RanksTarget
 from launcher.mpi.reports import Reports, explains
 from launcher.preemption.events import DUE
-from launcher.process.descendants import find_children
 from launcher.process.signals import ending_of, name_signal
 from launcher.process.spawn import Streams
 

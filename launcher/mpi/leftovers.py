@@ -9,9 +9,8 @@ import signal
 import time
 
 from launcher.engines.mpirun import WRAPPER
-from launcher.machine.process import PROC, list_pids, read_file, read_name
+from launcher.machine.process import PROC, find_parent, list_pids, read_file, read_name
 from launcher.mpi.folder import has_launcher, remove_folder
-from launcher.process.descendants import find_parent
 from launcher.process.signals import send
 from launcher.process.watchdog import find_marked, is_watchdog
 

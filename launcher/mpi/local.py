@@ -16,10 +16,10 @@ from launcher.channel.connection import Connection, Listener, read_peer
 from launcher.channel.lines import WELCOME_LIMIT_BYTES, Lines
 from launcher.core.frozen import replace
 from launcher.core.wire import pack, unpack
+from launcher.machine.process import descends_from, is_alive
 from launcher.mpi import protocol
 from launcher.mpi.folder import SOCKET, cannot_have_ranks, make_folder, remove_folder
 from launcher.mpi.leftovers import LINGER_S, Daemons, Sweep, find_daemon, stop_daemon
-from launcher.process.descendants import descends_from, is_alive
 from launcher.process.loop import Later
 from launcher.process.signals import send
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 import os
 
 from launcher.core.frozen import frozen
-from launcher.machine.process import list_open, read_file, read_status
-from launcher.process.descendants import find_descendants
+from launcher.machine.process import find_descendants, list_open, read_file, read_status
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import math
 import time
 
 from launcher.core.redact import quote
-from launcher.machine.whole import read_whole
+from launcher.machine.files import read_whole
 from launcher.observers.stragglers import find_last, read_numbers
 
 TYPE_CHECKING = False

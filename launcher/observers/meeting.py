@@ -9,11 +9,10 @@ from __future__ import annotations
 import os
 import time
 
-from launcher.machine.process import read_environ
+from launcher.machine.process import find_descendants, read_environ
 from launcher.observers import connections
 from launcher.observers.connections import ORPHAN
 from launcher.observers.watched import Children, Workers, is_single
-from launcher.process.descendants import find_descendants
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,8 +6,7 @@ children have those of the agent.
 
 from __future__ import annotations
 
-from launcher.machine.process import read_environ
-from launcher.process.descendants import find_children
+from launcher.machine.process import find_children, read_environ
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -260,7 +260,7 @@ class Gpus:
 
 
 def _is_in_use() -> bool:
-    from launcher.process.descendants import find_descendants, find_gpu_files
+    from launcher.machine.process import find_descendants, find_gpu_files
 
     return any(find_gpu_files(pid) for pid in find_descendants([os.getpid()]))
 

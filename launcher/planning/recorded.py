@@ -10,8 +10,8 @@ import json
 from launcher.core.errors import make_error
 from launcher.core.model import DEFAULT_PORT
 from launcher.core.wire import DEPTH_MAX, is_shallow
+from launcher.machine.files import PIPE_S, read_whole
 from launcher.machine.host import Host
-from launcher.machine.whole import PIPE_S, read_whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

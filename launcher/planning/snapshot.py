@@ -37,21 +37,20 @@ from launcher.core.environ import is_host, leave_out_services
 from launcher.core.errors import LauncherError, Unavailable
 from launcher.core.ranks import render_cpu_list
 from launcher.core.redact import redact, redact_argv
-from launcher.core.secret_names import is_public_name
+from launcher.core.secrets import is_public_name
 from launcher.core.version import __version__
 from launcher.fabrics.facts import IMEX_CHANNELS, TOPOLOGYD, read_configured, read_mpi_choice, read_topologies
 from launcher.machine import OTHERS
 from launcher.machine.accelerators import PLAIN, count_accelerators
 from launcher.machine.azure import ASSET_TAG, ASSET_TAG_FILE, ask_vm, is_azure, read_vm
 from launcher.machine.cgroup import read_granted_cpus, read_memory_limit
-from launcher.machine.files import Noted
-from launcher.machine.gpu_facts import NVIDIA, describe_gpu
 from launcher.machine.gpus import DRIVER, count_gpus
 from launcher.machine.hardware import Hardware, read_hardware
 from launcher.machine.host import HOME, Host
 from launcher.machine.infiniband import read_verbs_devices
 from launcher.machine.libraries import CACHE, NCCL_PLUGINS, find_libraries, find_library
 from launcher.machine.numa import read_gpu_paths, read_layout
+from launcher.machine.nvml import NVIDIA, describe_gpu
 from launcher.options.config import LIMIT_BYTES
 from launcher.options.given import CONFIG, ETC
 from launcher.options.reading import find_beside, read_options
@@ -95,14 +94,13 @@ def take_snapshot(host: Host, environ: Mapping[str, str]) -> dict[str, object]:
         for name, pairs in host.networks().items()
     }
     vm = read_vm(environ) or (ask_vm(host) if is_azure(host, environ) else None)
-    noted = Noted(host.files)
     seen = copy(host)
-    seen.files = noted
+    seen.noted = noted = dict[str, object]()
     gpus = _read(seen, environ).gpus
     nvidia = [describe_gpu(gpu) for gpu in gpus if gpu.vendor == NVIDIA and gpu.address]
     read_topologies(seen, vm)
     home = f"{host.home()}/"
-    kept = {path: _keep(path, value) for path, value in noted.texts.items() if _is_kept(path, value)}
+    kept = {path: _keep(path, value) for path, value in noted.items() if _is_kept(path, value)}
     hosts = {path: redact(text) for path, text in _read_hosts(host, environ).items()}
     files = {f"{HOME}/{path[len(home) :]}" if path.startswith(home) else path: kept[path] for path in kept}
     count = count_gpus(host) if host.is_recorded() else None

@@ -6,7 +6,7 @@ import os
 import sys
 from errno import EACCES, ENOENT, ENOEXEC, ENOSYS, ENOTDIR, EPERM
 
-from launcher.core.errors import LauncherError, make_error
+from launcher.core.errors import LauncherError, attempt, make_error
 from launcher.core.signal import signal
 
 TYPE_CHECKING = False
@@ -52,10 +52,7 @@ def execute(argv: Sequence[str], environ: Mapping[str, str], cpus: tuple[int, ..
 
 def keep_to(cpus: tuple[int, ...]) -> None:
     """Bind this process to CPUs; if the cpuset has changed since the plan, it runs unbound."""
-    try:  # noqa: SIM105 - contextlib would be one more module on the launch path
-        os.sched_setaffinity(0, cpus)
-    except OSError:
-        pass
+    attempt(os.sched_setaffinity, 0, cpus)
 
 
 def find_program(name: str, environ: Mapping[str, str]) -> str:

@@ -6,8 +6,8 @@ import os
 import time
 from errno import EAGAIN
 
-from launcher.core.errors import EXIT_BUG, LauncherError
-from launcher.process.descendants import describe, find_children, find_descendants
+from launcher.core.errors import EXIT_BUG, LauncherError, attempt
+from launcher.machine.process import describe_some, find_children, find_descendants
 from launcher.process.execute import refusal
 from launcher.process.helper import Helpers
 from launcher.process.kernel import FULL, become_subreaper, collect, has_children
@@ -259,10 +259,7 @@ class ProcessGroup:
     def _replace_watchdog(self) -> None:
         """Start another watchdog in place of one that was killed, once in an attempt; its lease follows."""
         make, self._make_watchdog = self._make_watchdog, None
-        try:
-            self.watchdog = None if make is None else make()
-        except OSError:
-            self.watchdog = None
+        self.watchdog = None if make is None else attempt(make)
         if self.watchdog is None:
             self._say(f"the launcher's watchdog was killed: {UNGUARDED}", "watchdog-killed")
             return
@@ -399,9 +396,7 @@ class ProcessGroup:
 
     def describe_survivors(self) -> list[str]:
         """Return a description of each of these processes."""
-        found = self.find_survivors()
-        more = [f"and {len(found) - DESCRIBED_MAX} more"] if len(found) > DESCRIBED_MAX else []
-        return [*(describe(pid) for pid in found[:DESCRIBED_MAX]), *more]
+        return describe_some(self.find_survivors(), DESCRIBED_MAX)
 
     def dismiss_watchdog(self) -> None:
         """End the watchdog, because the job has ended normally."""

@@ -10,9 +10,10 @@ from __future__ import annotations
 import os
 import time
 
+from launcher.core.errors import attempt
 from launcher.core.signal import signal
-from launcher.process.descendants import find_descendants
-from launcher.process.kernel import collect, die_with_parent, set_name
+from launcher.machine.process import find_descendants
+from launcher.process.kernel import collect, die_with_parent, fork_apart, set_name
 from launcher.process.signals import send
 from launcher.process.watchdog import close_others
 
@@ -239,23 +240,14 @@ class Helpers:
         return server
 
     def _fork(self, run: Callable[[], None], ours: int, theirs: int, name: str, nice: int) -> int:
-        """Run a function in a fork; close its end of their connection here, and both if there is no fork."""
+        """Run a function in a fork that was set up for it: see `fork_apart`."""
         launcher = os.getpid()
-        try:
-            pid = os.fork()
-        except OSError:
-            os.close(ours)
-            os.close(theirs)
-            raise
-        if pid == 0:
-            try:
-                if _settle(launcher, theirs, name, nice):
-                    run()
-            finally:
-                os._exit(0)
-        os.close(theirs)
-        os.set_blocking(ours, False)
-        return pid
+
+        def settle_and_run() -> None:
+            if _settle(launcher, theirs, name, nice):
+                run()
+
+        return fork_apart(settle_and_run, ours, theirs)
 
     def forget(self, pid: int) -> None:
         """Note that one of our children was reaped."""
@@ -287,10 +279,8 @@ def _settle(launcher: int, writing: int, name: str, nice: int) -> bool:
     if 0 < os.getppid() != launcher:  # the launcher was killed before the line above
         return False
     if nice:
-        try:  # noqa: SIM105
-            os.setpriority(os.PRIO_PROCESS, 0, nice)  # whatever the launcher's own niceness
-        except OSError:
-            pass  # refused: it gets a normal share of the CPUs
+        # Whatever the launcher's own niceness; if refused, it gets a normal share of the CPUs
+        attempt(os.setpriority, os.PRIO_PROCESS, 0, nice)
     os.setpgid(0, 0)
     set_name(name)
     null = os.open(os.devnull, os.O_RDWR)

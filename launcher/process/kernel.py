@@ -12,7 +12,7 @@ from errno import EAGAIN, EMFILE, ENFILE, ENOMEM, EPERM
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 PR_SET_PDEATHSIG = 1
 PR_SET_NAME = 15
@@ -66,6 +66,33 @@ def collect(pid: int, flags: int = os.WNOHANG) -> int | None:
     if found is None:
         return None
     return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+
+
+def fork_apart(run: Callable[[], None], ours: int, theirs: int) -> int:
+    """Run a function in a fork that ends after it; return its pid.
+
+    Args:
+        run: Runs in the fork.
+        ours: Our end of a connection with it; non-blocking from now on.
+        theirs: Its end, which is closed here. Both ends are closed if there is no fork.
+
+    Raises:
+        OSError: No more processes.
+    """
+    try:
+        pid = os.fork()
+    except OSError:
+        os.close(ours)
+        os.close(theirs)
+        raise
+    if pid == 0:
+        try:
+            run()
+        finally:
+            os._exit(0)
+    os.close(theirs)
+    os.set_blocking(ours, False)
+    return pid
 
 
 def become_subreaper() -> bool:

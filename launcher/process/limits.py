@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import resource
 
+from launcher.core.errors import attempt
+
 OWN = 256
 """Number of open files that a launcher itself needs, with a margin."""
 
@@ -33,7 +35,5 @@ def limit_memory(most_bytes: int) -> None:
 
     Nothing changes if the kernel refuses, or the user's own limit is lower.
     """
-    try:  # noqa: SIM105 - contextlib would be one more module
-        resource.setrlimit(resource.RLIMIT_DATA, (most_bytes, resource.getrlimit(resource.RLIMIT_DATA)[1]))
-    except (OSError, ValueError):
-        pass
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    attempt(resource.setrlimit, resource.RLIMIT_DATA, (most_bytes, hard))

@@ -200,12 +200,10 @@ class Loop:
         """Print a fault: the first ones in full, later ones at intervals with their number."""
         self._faults += 1
         now = time.monotonic()
-        if self._faults <= FAULTS_SAID:
-            self._say(f"internal launcher error, the job continues: {what}", "internal-error")
-        elif now >= self._said_at + SAY_AGAIN_S:
-            self._say(
-                f"{self._faults} internal launcher errors so far, the job continues: {what}", "internal-error"
+        is_early = self._faults <= FAULTS_SAID
+        if is_early or now >= self._said_at + SAY_AGAIN_S:
+            self._said_at = now
+            many = (
+                "internal launcher error" if is_early else f"{self._faults} internal launcher errors so far"
             )
-        else:
-            return
-        self._said_at = now
+            self._say(f"{many}, the job continues: {what}", "internal-error")

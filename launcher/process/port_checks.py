@@ -2,9 +2,15 @@
 
 On a single node this also settles the port of the rendezvous; for several nodes the roll call chooses one
 (`launcher.cluster.start`).
+
+We read only the first part of a long list of sockets: the kernel lists all listening sockets first.
+
+Source: proc(5) (/proc/net/tcp); Linux include/net/tcp_states.h.
 """
 
 from __future__ import annotations
+
+import time
 
 from launcher.core.errors import NotReady, Problem, make_problem
 from launcher.core.log import say
@@ -20,6 +26,10 @@ if TYPE_CHECKING:
     from launcher.core.model import Claim, Plan
     from launcher.machine.host import Host
 
+TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
+LISTEN, TIME_WAIT = "0A", "06"
+HOLDER_S = 1.0
+"""Seconds for the search for a holder: root sees all descriptors of all users."""
 OTHERS = "give all nodes other ports: {flag} N"
 
 
@@ -33,8 +43,6 @@ def check_ports(ports: Sequence[tuple[int, str]], host: Host) -> None:
     Raises:
         NotReady: Some are taken.
     """
-    from launcher.machine.sockets import describe_holder
-
     problems = [
         port_taken(port, "this node", name, describe_holder(host, port), OTHERS.format(flag="--tf-port"))
         for port, name in ports
@@ -89,8 +97,6 @@ def settle_rendezvous(
     port = find_taken(plan)
     if not port:
         return plan
-    from launcher.machine.sockets import describe_holder
-
     holder = describe_holder(host, port)
     if is_typed(claim):
         fix = f"leave out {claim.origin}: one node takes a port that is free"
@@ -118,3 +124,37 @@ def _listens_here(plan: Plan, claim: Claim, environ: Mapping[str, str]) -> bool:
         return allocation.node_count == 1
     # An outer process may listen there already: this job's own rank 0, or an agent
     return allocation.rank == 0 and not environ.get(LAUNCHED) and not is_worker(environ)
+
+
+def find_sockets(host: Host, port: int) -> list[tuple[str, str]] | None:
+    """Return (state, inode) of the sockets on a local port, except TIME_WAIT; None if unreadable."""
+    texts = [text for text in map(host.read_text, TABLES) if text is not None]
+    if not texts:
+        return None
+    suffix = f":{port:04X}"
+    rows = [line.split() for text in texts for line in text.splitlines()]
+    return [
+        (row[3], row[9])
+        for row in rows
+        if len(row) > 9 and row[1].upper().endswith(suffix) and row[3] != TIME_WAIT
+    ]
+
+
+def find_holder(host: Host, inodes: frozenset[str]) -> tuple[str, str] | None:
+    """Return (PID, name) of a process that has one of these sockets open; None if we see none in time."""
+    wanted, until = {f"socket:[{inode}]" for inode in inodes}, time.monotonic() + HOLDER_S
+    for pid in filter(str.isdecimal, host.list_folder("/proc")):
+        folder = f"/proc/{pid}/fd"
+        for fd in host.list_folder(folder):
+            if host.read_link(f"{folder}/{fd}") in wanted:
+                return pid, (host.read_text(f"/proc/{pid}/comm") or "").strip() or "unknown"
+            if time.monotonic() > until:
+                return None
+    return None
+
+
+def describe_holder(host: Host, port: int) -> str:
+    """Return the process that listens on a port, as ``process 12 (sshd)``; empty if we cannot see it."""
+    listening = [inode for state, inode in find_sockets(host, port) or () if state == LISTEN]
+    holder = find_holder(host, frozenset(listening))
+    return f"process {holder[0]} ({holder[1]})" if holder else ""

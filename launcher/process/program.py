@@ -6,7 +6,7 @@ import os
 
 from launcher.core.frozen import frozen
 from launcher.core.signal import signal
-from launcher.process.descendants import find_descendants
+from launcher.machine.process import find_descendants
 from launcher.process.kernel import become_subreaper, die_with_parent
 from launcher.process.signals import send
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import select
+from _socket import AF_INET, SOCK_STREAM, socket
 from errno import EPERM
 
 from launcher.core.errors import LauncherError, Unavailable, make_problem
@@ -92,7 +93,7 @@ def find_refused() -> Mapping[str, int]:
     attempt("rt_sigaction", lambda: signal.signal(signal.SIGPIPE, signal.SIG_IGN))
     attempt("rt_sigprocmask", lambda: signal.pthread_sigmask(signal.SIG_BLOCK, ()))
     attempt("signalfd4", lambda: opened.append(open_signal_file((signal.SIGCHLD,))))
-    attempt("socket", lambda: opened.append(_open_socket()))
+    attempt("socket", lambda: opened.append(socket(AF_INET, SOCK_STREAM).detach()))
     attempt("kill", lambda: os.kill(os.getpid(), 0))
     attempt("waitid", has_children)
     pids: list[int] = []
@@ -102,12 +103,6 @@ def find_refused() -> Mapping[str, int]:
     for number in opened:
         os.close(number)
     return dict(sorted(refused.items()))
-
-
-def _open_socket() -> int:
-    from _socket import AF_INET, SOCK_STREAM, socket
-
-    return socket(AF_INET, SOCK_STREAM).detach()
 
 
 def _fork_and_lead() -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from launcher.core.errors import attempt
 from launcher.core.signal import signal
 from launcher.options.flag_values import NOT_PASSED_ON
 from launcher.process.kernel import open_signal_file, pack_signals, set_mask
@@ -79,19 +80,14 @@ class SignalFile:
 
 def send(pid: int, number: int) -> None:
     """Send a signal to a process or, if negative, a group, if it exists and we may signal it."""
-    if pid == -1:
-        return  # not group 1, but all processes of this machine
-    try:  # noqa: SIM105 - contextlib would be one more module
-        os.kill(pid, number)
-    except OSError:
-        pass
+    if pid != -1:  # not group 1, but all processes of this machine
+        attempt(os.kill, pid, number)
 
 
 def name_signal(number: int) -> str:
     """Return the name of a signal, e.g. ``SIGTERM`` or ``SIGRTMIN+3``."""
     import signal as with_names
 
-    try:
-        return with_names.Signals(number).name
-    except ValueError:
-        return f"SIGRTMIN+{number - signal.SIGRTMIN}" if number > signal.SIGRTMIN else f"signal {number}"
+    found = attempt(with_names.Signals, number)
+    unnamed = f"SIGRTMIN+{number - signal.SIGRTMIN}" if number > signal.SIGRTMIN else f"signal {number}"
+    return found.name if found else unnamed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from errno import EINVAL
 
-from launcher.core.errors import NotReady, Problem
+from launcher.core.errors import NotReady, Problem, attempt
 from launcher.core.frozen import frozen
 from launcher.core.signal import signal
 from launcher.core.supervision import Route
@@ -54,11 +54,6 @@ class Child:
     def folder(self) -> str:
         """The name of its log directory: as in torchrun for a rank."""
         return self.called.replace(" ", "_") if self.companion else str(self.local_rank)
-
-
-def with_settings(child: Child, settings: Mapping[str, str]) -> Child:
-    """Return the child with additional variables."""
-    return Child(**{**vars(child), "environ": {**child.environ, **settings}})
 
 
 def cannot_start(error: OSError) -> NotReady:
@@ -178,8 +173,8 @@ def start(
     launcher = os.getpid()
     pid = os.fork()
     if pid:
-        if not streams.has_terminal:
-            _lead_group(pid)
+        if not streams.has_terminal:  # it leads a group: both sides say so, because either may run first
+            attempt(os.setpgid, pid, pid)  # fails if it has called exec, or has gone
         return pid
     try:
         if not child.outlives:
@@ -203,14 +198,6 @@ def start(
         errors.write(index, getattr(error, "errno", None) or EINVAL)
     finally:
         os._exit(CANNOT_EXECUTE)
-
-
-def _lead_group(pid: int) -> None:
-    """Make the child lead a process group. Both sides do this, because either may run first."""
-    try:  # noqa: SIM105 - contextlib would be one more module on the launch path
-        os.setpgid(pid, pid)
-    except OSError:
-        pass  # it has called exec, or has gone
 
 
 class Process:

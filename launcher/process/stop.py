@@ -12,9 +12,18 @@ from __future__ import annotations
 import os
 import time
 
+from launcher.core.errors import attempt
 from launcher.core.signal import signal
-from launcher.machine.process import list_pids, read_command, read_stat
-from launcher.process.descendants import find_children, find_descendants, has_ended, is_alive
+from launcher.machine.process import (
+    describe_some,
+    find_children,
+    find_descendants,
+    has_ended,
+    is_alive,
+    list_pids,
+    read_command,
+    read_stat,
+)
 from launcher.process.signals import send
 
 TYPE_CHECKING = False
@@ -27,6 +36,7 @@ if TYPE_CHECKING:
 
 LINGER_S = 0.2
 """Seconds that helpers of a process (multiprocessing's resource tracker) need to notice that it has ended."""
+NAMED_MAX = 3
 LEFTOVERS_GRACE_S = 5.0
 """Maximum seconds between SIGTERM and SIGKILL for processes that outlive all processes of the job."""
 LEFT_MAX = 64
@@ -148,7 +158,7 @@ class Stopper:
             self.number = self.number or signal.SIGKILL
         leaders = self.leaders()
         family = [*leaders, *find_descendants(leaders)]
-        groups = self.groups | {_group(pid) for pid in family}
+        groups = self.groups | {attempt(os.getpgid, pid) for pid in family}
         for group in groups - {None, os.getpgrp()}:
             # One call for the whole group: a process that forks in a loop cannot escape.
             send(-(group or 0), signal.SIGKILL)
@@ -208,7 +218,7 @@ class Stopper:
         self.number = signal.SIGTERM
         leaders = self.leaders()
         if any(pid < 0 or is_alive(pid) for pid in leaders):
-            self.left = _names(leaders)
+            self.left = "; ".join(describe_some(leaders, NAMED_MAX))
             starts = [found.started_s for found in map(read_stat, leaders) if found]
             self.left_at_s = max(starts, default=None)
             self.left_ranks = _find_ranks(leaders[:LEFT_MAX])
@@ -229,7 +239,7 @@ class Stopper:
         for pid in list(pids):
             below = find_descendants([pid]) if self._to_group else []
             for one in (*self._replace(pid, number), *below):
-                self._tell_one(one, number, reached=reached and _group(one) == os.getpgrp())
+                self._tell_one(one, number, reached=reached and attempt(os.getpgid, one) == os.getpgrp())
 
     def _replace(self, pid: int, number: int) -> Iterable[int]:
         """Return the processes to signal instead of a leader; mostly the leader itself."""
@@ -251,13 +261,6 @@ class Stopper:
         send(pid, signal.SIGCONT)  # a process that is stopped, or about to be, could not act on the signal
 
 
-def _group(pid: int) -> int | None:
-    try:
-        return os.getpgid(pid)
-    except OSError:
-        return None
-
-
 def _is_empty(group: int) -> bool:
     try:
         os.kill(-group, 0)
@@ -272,7 +275,7 @@ def _is_left(group: int) -> bool:
     """Whether a group has processes that have not ended, as far as /proc shows them."""
     if _is_empty(group):
         return False
-    shown = [pid for pid in list_pids() if _group(pid) == group]
+    shown = [pid for pid in list_pids() if attempt(os.getpgid, pid) == group]
     return not shown or any(map(is_alive, shown))
 
 
@@ -286,10 +289,3 @@ def _find_ranks(pids: list[int]) -> dict[int, list[str]]:
         if stat is not None and worker is not None and not stat.is_fork and not stat.has_ended:
             found[worker.rank] = read_command(pid)
     return found
-
-
-def _names(pids: list[int]) -> str:
-    from launcher.process.descendants import describe
-
-    rest = f"; and {len(pids) - 3} more" if len(pids) > 3 else ""
-    return "; ".join(describe(pid) for pid in pids[:3]) + rest

@@ -15,9 +15,9 @@ from __future__ import annotations
 import os
 import time
 
+from launcher.core.errors import attempt
 from launcher.core.signal import signal
-from launcher.machine.process import has_signal, read_environ, read_stat
-from launcher.process.descendants import find_children, has_ended
+from launcher.machine.process import find_children, has_ended, has_signal, read_environ, read_stat
 from launcher.process.loop import Later
 from launcher.process.signals import send
 
@@ -45,9 +45,8 @@ class TorchAgent:
         send(pid, signal.SIGSTOP)
         loop.timers.append(Later(time.monotonic() + HOLD_S, self._release))
         for worker in workers:
-            try:
-                pidfd = os.pidfd_open(worker)
-            except OSError:  # it has gone, or the kernel has no pidfd
+            pidfd = attempt(os.pidfd_open, worker)
+            if pidfd is None:  # it has gone, or the kernel has no pidfd
                 continue
             self._running.add(worker)
             loop.add(pidfd, lambda worker=worker, pidfd=pidfd: self._on_end(worker, pidfd))  # type: ignore[misc]
@@ -90,8 +89,5 @@ def find_workers(agent: int, number: int) -> list[int]:
 
 def _is_worker(pid: int) -> bool:
     """Whether a process is a running torchrun worker that is not restarted after a failure."""
-    try:
-        leads = os.getsid(pid) == pid and not has_ended(pid)
-    except OSError:  # it has gone
-        return False
-    return leads and read_environ(pid).get(MAX_RESTARTS) == "0"
+    leads = attempt(os.getsid, pid) == pid  # a worker leads a session
+    return leads and not has_ended(pid) and read_environ(pid).get(MAX_RESTARTS) == "0"

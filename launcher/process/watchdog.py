@@ -18,10 +18,11 @@ import os
 import select
 import time
 
+from launcher.core.errors import attempt
 from launcher.core.log import render
 from launcher.core.signal import signal
 from launcher.machine.process import ENVIRON_BYTES, PROC, list_pids, read_file, read_name
-from launcher.process.kernel import collect, set_name
+from launcher.process.kernel import collect, fork_apart, set_name
 from launcher.process.signals import send
 
 TYPE_CHECKING = False
@@ -39,6 +40,8 @@ LEASE = b"="
 """Marks a number as the end of the lease, in milliseconds."""
 ARGUMENTS = slice(45, 47)
 """Fields 48 and 49 of /proc/PID/stat, as offsets from the state (field 3): where the command line is."""
+KILLED = "the launcher was killed; its processes were killed with it"
+STALLED = "the launcher hung or was paused, and another node may take over: its processes were killed"
 EXIT_LOOK_S = 0.001
 CLEAR_S = 2.0
 """Seconds for which it searches: the kernel needs a moment, and a search may miss a process that forks."""
@@ -65,24 +68,16 @@ class Watchdog:
         if os.getpid() == 1 and not has_lease:
             return
         reading, self.writing = os.pipe()
-        os.set_blocking(self.writing, False)
         launcher = os.getpid()
-        try:
-            self.pid = os.fork()
-        except OSError:
-            os.close(reading)
+
+        def guard() -> None:
             os.close(self.writing)
-            raise
-        if self.pid == 0:
-            try:
-                os.close(self.writing)
-                is_clear = _guard(reading, run_id.encode() if run_id else None)
-                while os.getppid() == launcher:  # its sockets may close after the pipe
-                    select.select([], [], [], EXIT_LOOK_S)
-                clean_up(is_clear)
-            finally:
-                os._exit(0)
-        os.close(reading)
+            is_clear = _guard(reading, run_id.encode() if run_id else None)
+            while os.getppid() == launcher:  # its sockets may close after the pipe
+                select.select([], [], [], EXIT_LOOK_S)
+            clean_up(is_clear)
+
+        self.pid = fork_apart(guard, self.writing, reading)
 
     def tell(self, group: int) -> None:
         """Add a process group to kill."""
@@ -98,10 +93,8 @@ class Watchdog:
 
     def _write(self, number: int, kind: bytes = b"") -> None:
         if self.pid is not None:
-            try:  # noqa: SIM105 - contextlib would be one more module on the launch path
-                os.write(self.writing, b"%b%d\n" % (kind, number))
-            except OSError:
-                pass  # it was killed; SIGCHLD reports that as for any child
+            # Fails if it was killed; SIGCHLD reports that as for any child
+            attempt(os.write, self.writing, b"%b%d\n" % (kind, number))
 
     def lose(self) -> None:
         """Note that it has ended: its pid can be reused."""
@@ -131,56 +124,33 @@ def mark_of(run_id: str, environ: Mapping[str, str], node: str = "") -> str:
 def _guard(fd: int, run_id: bytes | None) -> bool:
     """Wait for the end of the launcher; return whether nothing that it has started runs then."""
     # All signals are blocked already. In our own session no signal to the launcher's group reaches us.
-    try:  # noqa: SIM105
-        os.setsid()
-    except OSError:
-        pass  # refused: SIGKILL to the launcher's whole group ends us, too
+    attempt(os.setsid)  # if refused, SIGKILL to the launcher's whole group ends us, too
     set_name(NAME)
     _set_command(NAME)
     close_others((2, fd))
-    orders, queue = _Orders(), select.poll()  # after a stop, select() would wait for the rest of its time
+    groups, lease_until, rest = set[int](), None, b""
+    queue = select.poll()  # after a stop, select() would wait for the rest of its time
     queue.register(fd, select.POLLIN)
     while True:
-        if not queue.poll(None if orders.left_s is None else orders.left_s * 1000):
-            orders.lease_until = None
-            _kill(run_id, orders.groups)
-            if orders.groups:  # between two attempts, or at the end, nothing runs
-                _say(
-                    "the launcher hung or was paused, and another node may take over: its processes were "
-                    "killed",
-                    "launcher-stalled",
-                )
+        left_ms = None if lease_until is None else max(0.0, lease_until - time.monotonic()) * 1000
+        if not queue.poll(left_ms):
+            lease_until = None
+            _kill(run_id, groups)
+            if groups:  # between two attempts, or at the end, nothing runs
+                _say(STALLED, "launcher-stalled")
         elif data := os.read(fd, 4096):
-            orders.take(data)
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                if line.startswith(LEASE):
+                    lease_until = int(line[len(LEASE) :]) / 1000
+                else:
+                    (groups.discard if line.startswith(b"-") else groups.add)(abs(int(line)))
         else:
             break
-    is_clear = _kill(run_id, orders.groups)
+    is_clear = _kill(run_id, groups)
     if run_id is not None:
-        _say("the launcher was killed; its processes were killed with it", "launcher-killed")
+        _say(KILLED, "launcher-killed")
     return is_clear
-
-
-class _Orders:
-    """What the launcher has told: the process groups, and when its lease ends."""
-
-    def __init__(self) -> None:
-        self.groups: set[int] = set()
-        self.lease_until: float | None = None
-        self._rest = b""
-
-    @property
-    def left_s(self) -> float | None:
-        return None if self.lease_until is None else max(0.0, self.lease_until - time.monotonic())
-
-    def take(self, data: bytes) -> None:
-        """Take the lines that are complete."""
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        for line in lines:
-            if line.startswith(LEASE):
-                self.lease_until = int(line[len(LEASE) :]) / 1000
-            else:
-                number = int(line)
-                (self.groups.add if number > 0 else self.groups.discard)(abs(number))
 
 
 def _kill(run_id: bytes | None, groups: Iterable[int]) -> bool:
@@ -206,10 +176,7 @@ def kill_marked(name: bytes) -> list[int]:
 
 
 def _say(text: str, event: str) -> None:
-    try:  # noqa: SIM105
-        os.write(2, render(text, event))
-    except OSError:
-        pass  # the reader of our stderr was killed, too
+    attempt(os.write, 2, render(text, event))  # fails if the reader of our stderr was killed, too
 
 
 def _set_command(name: str) -> None:
@@ -226,17 +193,12 @@ def close_others(kept: Iterable[int]) -> None:
     """Close all but a few descriptors in a fork of the launcher: readers wait for the end of pipes."""
     for number in _list_descriptors():
         if number not in kept:
-            try:  # noqa: SIM105
-                os.close(number)
-            except OSError:
-                pass  # the descriptor of the listed directory itself
+            attempt(os.close, number)  # fails for the descriptor of the listed directory itself
 
 
 def _list_descriptors() -> Iterable[int]:
-    try:
-        return [int(name) for name in os.listdir("/proc/self/fd")]
-    except OSError:  # /proc is not mounted
-        return range(DESCRIPTORS)
+    names = attempt(os.listdir, "/proc/self/fd")  # None if /proc is not mounted
+    return range(DESCRIPTORS) if names is None else map(int, names)
 
 
 def find_marked(run_id: bytes) -> list[int]:

@@ -42,8 +42,8 @@ from dataclasses import dataclass
 from launcher.core.environ import REHEARSED
 from launcher.core.errors import LauncherError, make_error
 from launcher.core.files import PRIVATE_FOLDER, create_file, make_folder, make_private_folder, remove_tree
+from launcher.machine.process import find_children
 from launcher.machine.pythons import own_program
-from launcher.process.descendants import find_children
 from launcher.rehearse import node as program
 
 TYPE_CHECKING = False

@@ -11,11 +11,11 @@ from launcher.core.frozen import frozen
 from launcher.core.ranks import render_cpu_list
 from launcher.core.redact import printable, redact
 from launcher.core.version import __version__
-from launcher.machine.gpu_facts import GpuFacts, describe_gpu
 from launcher.machine.hardware import MEANINGS, SELF, Hardware, count_switched, distance, read_hardware
 from launcher.machine.host import Host
 from launcher.machine.infiniband import is_usable
 from launcher.machine.network import Interface
+from launcher.machine.nvml import GpuFacts, describe_gpu
 from launcher.options.reading import Options
 from launcher.output.tables import align
 from launcher.planning.assignment import Assigned, assign, find_visible

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from launcher.core.frozen import frozen
-from launcher.process.descendants import find_children
+from launcher.machine.process import find_children
 from launcher.process.watchdog import NAME as WATCHDOG
 from tests.process.looking import wait_for
 from tests.process.starting import DEADLINE_S, ROOT, clean_environ

@@ -16,7 +16,7 @@ import pytest
 
 from launcher.machine.cgroup import cgroup_folders
 from launcher.machine.host import Host
-from launcher.process.descendants import read_state
+from launcher.machine.process import read_state
 from tests.process.faults import ANYTHING, Job, Outcome, read_rows
 from tests.process.looking import is_gone, read_pid, wait_for
 

@@ -17,6 +17,7 @@ from launcher.channel import lines as wire
 from launcher.core.errors import EnvironmentUntrusted
 from launcher.core.frozen import replace
 from launcher.core.wire import pack, unpack
+from launcher.machine.process import find_children
 from launcher.mpi import rank
 from launcher.mpi.folder import find_socket
 from launcher.mpi.leftovers import end_job, find_wrappers
@@ -28,7 +29,6 @@ from launcher.mpi.protocol import (
     Started,
     Variable,
 )
-from launcher.process.descendants import find_children
 from launcher.process.loop import Loop
 from launcher.process.watchdog import MARK, find_marked
 from tests.process.looking import wait_for

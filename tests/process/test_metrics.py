@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from launcher.machine.host import Host
-from launcher.process.descendants import find_children
+from launcher.machine.process import find_children
 from tests.process.asking import Asked, read_all
 from tests.process.looking import is_gone, wait_for
 from tests.process.starting import clean_environ, launch

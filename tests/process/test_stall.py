@@ -19,9 +19,9 @@ from launcher.guest import STACKS_NAME
 from launcher.guest.site.sitecustomize import STACK_SIGNAL
 from launcher.hang.ask import NO_PY_SPY, Inquiry, find_py_spy
 from launcher.hang.report import describe_hang
+from launcher.machine.process import find_descendants, is_alive
 from launcher.observers.stall import StallDetector
 from launcher.output.progress import GpuUse
-from launcher.process.descendants import find_descendants, is_alive
 from tests.process.looking import wait_for
 from tests.process.starting import DEADLINE_S, clean_environ, launch, open_launcher
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from launcher.events.exporter import MEMORY_BYTES
-from launcher.process.descendants import find_children
+from launcher.machine.process import find_children
 from tests.process.looking import wait_for
 from tests.process.otlp import Receiver, receive
 from tests.process.starting import DEADLINE_S, launch, open_launcher

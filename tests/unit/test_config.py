@@ -14,8 +14,8 @@ import pytest
 import launcher
 from launcher.core.errors import UsageError
 from launcher.core.model import Plan
+from launcher.machine.files import ACCESS_LIST
 from launcher.machine.host import Host
-from launcher.machine.whole import ACCESS_LIST
 from launcher.options.config import OF_ONE_JOB
 from launcher.options.flags import FLAGS
 from launcher.options.given import CONFIG, ETC, NEAR

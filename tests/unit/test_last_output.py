@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.core import secret_shapes
+from launcher.core import secrets
 from launcher.core.shorten import shorten_lines
 from launcher.failure.model import ProcessExit
 from launcher.failure.stderr import (
@@ -468,7 +468,7 @@ def test_a_long_error_file_is_searched_for_secrets_once(
 ) -> None:
     """A verdict reads it several times: 1 MB of command lines kept a launcher from its signals for 14 s."""
     searched = list[int]()
-    monkeypatch.setattr(secret_shapes, "find_secrets", lambda text: searched.append(len(text)))
+    monkeypatch.setattr(secrets, "find_secrets", lambda text: searched.append(len(text)))
     path = tmp_path / "error.json"
     long = "x " * (1 << 17)
     path.write_text(json.dumps({"message": {"message": long, "extraInfo": {"py_callstack": f"{long}y"}}}))

@@ -15,17 +15,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.machine.gpu_facts import (
+from launcher.machine.hardware import Hardware, count_links
+from launcher.machine.host import Host
+from launcher.machine.nvml import (
     GpuFacts,
     NvLink,
     describe_gpu,
     find_gpu,
     find_nvlink_gbps,
     parse_gpu,
+    read_amd_gpus,
+    read_gpu_facts,
 )
-from launcher.machine.hardware import Hardware, count_links
-from launcher.machine.host import Host
-from launcher.machine.nvml import read_amd_gpus, read_gpu_facts
 from launcher.planning.assignment import find_visible
 from tests.unit.machines import write, write_gpus
 from tests.unit.platforms_model import deterministic

@@ -59,12 +59,12 @@ from launcher.job import commands
 from launcher.job.events import Exited, Failed, Ready
 from launcher.job.refusals import describe_missing, node_0_missing, nodes_missing
 from launcher.machine.host import Host
+from launcher.machine.process import find_children
 from launcher.options.flags import FRAMEWORKS
 from launcher.options.reading import read_options
 from launcher.planning.parts import plan_peers
 from launcher.planning.plan import plan_job
 from launcher.planning.recorded import replay
-from launcher.process.descendants import find_children
 from launcher.process.loop import Loop
 from launcher.process.stop import Stopper
 from tests.saying import keep

@@ -10,7 +10,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from launcher.core.redact import MARKER, printable, redact, redact_argv
-from launcher.core.secret_names import is_public_name
+from launcher.core.secrets import is_public_name
 from tests.fuzz.secrets import KNOWN
 
 # Made-up secrets, put together here so that scanners of this repository stay quiet.

@@ -20,7 +20,7 @@ from launcher.core import environ, wire
 from launcher.core.errors import UsageError
 from launcher.core.model import Setting
 from launcher.core.redact import MARKER, quote, redact, redact_argv, shorten
-from launcher.core.secret_shapes import find_secrets
+from launcher.core.secrets import find_secrets
 from launcher.events.writer import render_event
 from launcher.fabrics import spoken
 from launcher.failure.text import clean_lines, presentable, redact_ends
@@ -237,7 +237,7 @@ def test_of_a_huge_text_only_a_part_is_searched(
         counts.append(len(text))
         return find_secrets(text)
 
-    monkeypatch.setattr("launcher.core.secret_shapes.find_secrets", count)
+    monkeypatch.setattr("launcher.core.secrets.find_secrets", count)
     redact_ends.cache_clear()  # another channel has searched the same text
     CUT[channel](filler * (10_000_000 // len(filler)))
     assert 0 < max(counts) <= SEARCHED_MAX and sum(counts) <= 6 * SEARCHED_MAX  # a few passes

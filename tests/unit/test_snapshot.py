@@ -17,7 +17,7 @@ from launcher.checks.finding import WARNING, Finding
 from launcher.cli.entry import main
 from launcher.cli.show import write_to
 from launcher.core.errors import EXIT_USAGE, EnvironmentUntrusted, NotReady, UsageError
-from launcher.core.secret_names import is_public_name
+from launcher.core.secrets import is_public_name
 from launcher.machine.cgroup import read_granted_cpus
 from launcher.machine.gpus import count_gpus
 from launcher.machine.host import Host

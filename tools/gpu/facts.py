@@ -13,11 +13,10 @@ from typing import Any
 from part import Part, find_result
 
 from launcher.machine import VISIBLE, count_visible
-from launcher.machine.gpu_facts import describe_gpu, find_gpu
 from launcher.machine.gpus import find_doubles, list_minors, name_visible_gpus
 from launcher.machine.host import Host
 from launcher.machine.numa import read_gpus, read_layout
-from launcher.machine.nvml import read_gpu_facts, read_gpu_use
+from launcher.machine.nvml import describe_gpu, find_gpu, read_gpu_facts, read_gpu_use
 from launcher.output.progress import LIBRARY, Nvml
 
 TORCH = """

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from launcher.checks.finding import OK, PROBLEM, WARNING
-from launcher.machine import sockets
 from launcher.machine.files import READ_LIMIT_BYTES
 from launcher.machine.host import Host
+from launcher.process import port_checks
 from tests.unit.checks.cases import Machine, case, looker, only
 
 look = looker("port")
@@ -85,8 +85,8 @@ def test_the_search_for_who_holds_the_port_ends(tmp_path: Path, monkeypatch: pyt
         read.append(path)
         return "/dev/null"
 
-    monkeypatch.setattr(sockets, "HOLDER_S", -1.0)
+    monkeypatch.setattr(port_checks, "HOLDER_S", -1.0)
     monkeypatch.setattr(Host, "read_link", read_link)
     host = Machine(tmp_path, {f"proc/7/fd/{number}": "" for number in range(9)})
-    assert sockets.find_holder(host, frozenset({"5"})) is None
+    assert port_checks.find_holder(host, frozenset({"5"})) is None
     assert read == ["/proc/7/fd/0"]
