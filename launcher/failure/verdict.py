@@ -97,7 +97,7 @@ def _complete(
     """Return the causes, preceded by our reason for ending the job, or by what another process died of."""
     ahead = None
     if told:
-        ahead = make_cause("told-to-stop", who=_safe(told))
+        ahead = make_cause("told-to-stop", received=_safe(told))
         causes = [cause for cause in causes if cause.code != "interrupted"]  # the same in Python's words
     elif reason is not None:
         ahead = replace(reason.cause, what=_safe(reason.cause.what), fix=_safe(reason.cause.fix))
