@@ -107,6 +107,11 @@ def name_run(agreed: Agreed) -> str:
     return told if isinstance(told, str) and len(told) <= RUN_LENGTH and told.isalnum() else ""
 
 
+def name_mark(run: str, index: int) -> str:
+    """Return the name in the mark of a node's processes; empty if that of the run is not known."""
+    return f"{run}-{index}" if run else ""
+
+
 def pack_hosts(hosts: Iterable[str]) -> dict[str, object]:
     """Return the addresses of all nodes as a value of the start signal.
 

@@ -365,6 +365,13 @@ class Coordinator:
             name = self.members.name(member.index)
             self.acceptor.turned_away.note(member.address, f"sends too many messages: as {name}")
 
+    def send(self, message: object) -> None:
+        """Handle a message of node 0 itself."""
+        self.hear(0, message)
+
+    def report_killed(self) -> None:
+        """Tell nobody that this launcher was killed: the other nodes notice the end of their connections."""
+
     def hear(self, index: int, message: object) -> None:
         """Handle a message of a node, which may be node 0 itself."""
         is_spare, attempt = self.members.number_of(index) < 0, self.state.attempt
