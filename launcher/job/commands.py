@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from launcher.recovery.policy import Decision
 
 
+class Command:
+    """What a job does."""
+
+
 @frozen
 class Refusal:
     """Why a job does not start, or a launcher cannot join it.
@@ -34,7 +38,7 @@ class Refusal:
 
 
 @frozen
-class StartAttempt:
+class StartAttempt(Command):
     """Start the processes of an attempt.
 
     Attributes:
@@ -47,7 +51,7 @@ class StartAttempt:
 
 
 @message
-class Stop:
+class Stop(Command):
     """Stop the processes, with SIGTERM and, after the grace, SIGKILL.
 
     Attributes:
@@ -66,7 +70,7 @@ class Stop:
 
 
 @message
-class News:
+class News(Command):
     """The same of a job whose nodes go on after a failure (``--keep-going``): nothing stops."""
 
     why: Line
@@ -74,7 +78,7 @@ class News:
 
 
 @frozen
-class EndAttempt:
+class EndAttempt(Command):
     """An attempt has failed and another one follows: say when nothing of it is left.
 
     Attributes:
@@ -89,7 +93,7 @@ class EndAttempt:
 
 
 @frozen
-class EndJob:
+class EndJob(Command):
     """The job has ended.
 
     Attributes:
@@ -118,7 +122,7 @@ class EndJob:
 
 
 @frozen
-class To:
+class To(Command):
     """Send one launcher a command; one that was not let in is to leave after it."""
 
     session: str
@@ -126,7 +130,7 @@ class To:
 
 
 @frozen
-class Admit:
+class Admit(Command):
     """Admit a launcher: its connection now belongs to a node."""
 
     node: int
@@ -134,26 +138,26 @@ class Admit:
 
 
 @frozen
-class TurnAway:
+class TurnAway(Command):
     """Send a launcher away: its place is taken. It may call again."""
 
     session: str
 
 
 @frozen
-class HangUp:
+class HangUp(Command):
     """Close the connection of a launcher that was lost."""
 
     session: str
 
 
 @frozen
-class Probe:
+class Probe(Command):
     """Probe the hosts of the missing nodes, and say what was found."""
 
 
 @frozen
-class Print:
+class Print(Command):
     """Print a line in the log of the job; ``event``: its name among the events."""
 
     text: str
@@ -161,7 +165,7 @@ class Print:
 
 
 @frozen
-class Blame:
+class Blame(Command):
     """Remember that something is wrong with a node, although no attempt has failed for it.
 
     Attributes:
@@ -178,30 +182,5 @@ class Blame:
 
 
 @frozen
-class Wait:
-    """Call again at this time at the latest; None: only if something happens."""
-
-    until: float | None
-
-
-@frozen
-class Close:
+class Close(Command):
     """Leave: all nodes know how the job ended, or have had the time to hear it."""
-
-
-Command = (
-    StartAttempt
-    | Stop
-    | News
-    | EndAttempt
-    | EndJob
-    | To
-    | Admit
-    | TurnAway
-    | HangUp
-    | Probe
-    | Print
-    | Blame
-    | Wait
-    | Close
-)

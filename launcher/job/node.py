@@ -418,11 +418,6 @@ def receive(turn: NodeTurn, event: events.Received) -> None:
     end(turn, event.number)
 
 
-def note_checked(turn: NodeTurn, event: events.Ready) -> None:
-    """Tell node 0 that this node is ready."""
-    turn.send(event)
-
-
 # --- time
 
 
@@ -462,7 +457,7 @@ RULES: Mapping[type, Callable[[NodeTurn, Any], None]] = {
     Succeeded: succeed,
     Done: finish,
     events.Received: receive,
-    events.Ready: note_checked,
+    events.Ready: NodeTurn.send,
     events.Tick: lambda turn, event: None,
 }
 """What an event does."""

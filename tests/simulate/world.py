@@ -568,8 +568,6 @@ class Server:
     def do(self, command: commands.Command) -> None:
         """Do what the controller wants."""
         world = self.world
-        if isinstance(command, commands.Wait):
-            return
         if isinstance(command, (commands.StartAttempt, commands.Stop, commands.EndAttempt, commands.EndJob)):
             if isinstance(command, commands.EndJob):
                 world.overs.append(command)
