@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from launcher.agent.agent import find_programs
 from launcher.agent.coordination import Coordination
+from launcher.agent.readiness import Readiness
 from launcher.agent.runtime import NodePlace
 from launcher.cluster import messages
 from launcher.cluster.agreed import name_mark, name_run, read_rank
@@ -19,7 +20,6 @@ from launcher.cluster.client import CoordinatorClient
 from launcher.cluster.coordinator import Coordinator
 from launcher.cluster.outcome import lose_coordinator, read_refusal, read_verdict
 from launcher.cluster.questions import Questions
-from launcher.cluster.readiness import Readiness
 from launcher.core.errors import EXIT_NOT_READY, LauncherError, NotReady
 from launcher.core.frozen import replace
 from launcher.core.model import NODE

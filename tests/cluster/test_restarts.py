@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
+from launcher.agent.readiness import Readiness
 from launcher.cluster.agreed import read_seats
 from launcher.cluster.join import LauncherKilled, name_session
 from launcher.cluster.messages import Beat, MachineNotice
-from launcher.cluster.readiness import Readiness
 from launcher.cluster.settings import Shape
 from launcher.core.supervision import Restarts
 from launcher.core.wire import Garbled, pack
@@ -878,7 +878,7 @@ def test_what_a_launcher_has_left_is_waited_for_in_the_loop(monkeypatch: pytest.
         asked.append(mark)
         return left.pop(0)
 
-    monkeypatch.setattr("launcher.cluster.readiness.kill_marked", kill)
+    monkeypatch.setattr("launcher.agent.readiness.kill_marked", kill)
     loop = Loop(lambda text, event: told.append(-1))
     group: Any = SimpleNamespace(describe_survivors=list)
     readiness = Readiness(loop, group, (), lambda then: then(), lambda ready: told.append(ready.attempt), 0)
