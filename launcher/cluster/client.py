@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections import deque
 from errno import ECONNREFUSED
 from os import strerror
 
@@ -142,7 +143,7 @@ class CoordinatorClient:
         now = time.monotonic()
         self.due: float | None = now
         self.offset: Offset | None = None
-        self._delays: list[float] = []
+        self._delays: deque[float] = deque(maxlen=DELAYS)
         self.connect_status = ConnectStatus(shape)
         self.has_met = self.is_connected = self.has_started = False
         self._attempt_last = -1
@@ -168,7 +169,7 @@ class CoordinatorClient:
         self._beat_at = now
         self._say_at = now + SAY_EVERY_S
         self._heard = now
-        self._unheard: list[object] = []
+        self._unheard: deque[object] = deque(maxlen=UNHEARD_MAX)
         self._is_closed = False
 
     # --- calling
@@ -311,7 +312,7 @@ class CoordinatorClient:
         What is about the end of the job `launcher.job.node` repeats after each reconnection.
         """
         if not isinstance(message, (Failed, Received, Exited, Ready, Left, *self._streams)):
-            self._unheard = [*self._unheard[1 - UNHEARD_MAX :], message]
+            self._unheard.append(message)
         if self.is_connected and self._connection is not None:
             self._connection.send(pack(message))
 
@@ -345,7 +346,7 @@ class CoordinatorClient:
             return
         match message:
             case Beat():
-                self._delays = [*self._delays[1 - DELAYS :], max(0.0, now - message.sent)]
+                self._delays.append(max(0.0, now - message.sent))
                 self._on_answered(min(message.sent, now))
             case Welcome():
                 back_ns = time.monotonic_ns()

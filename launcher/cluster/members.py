@@ -60,7 +60,7 @@ class Member:
         self, index: int, facts: Message, address: str, connection: Connection | None = None
     ) -> None:
         self.index, self.facts, self.address, self.connection = index, facts, address, connection
-        self.unheard: list[bytes] = []
+        self.unheard: deque[bytes] = deque(maxlen=UNHEARD_MAX)
 
     @property
     def session(self) -> str:
@@ -96,7 +96,7 @@ class Member:
     def tell(self, message: object, encoded: bytes) -> None:
         """Send it a message that is encoded."""
         if isinstance(message, ONCE):
-            self.unheard = [*self.unheard[1 - UNHEARD_MAX :], encoded]
+            self.unheard.append(encoded)
         if self.connection is not None:
             self.connection.send_encoded(encoded)
 
