@@ -479,10 +479,7 @@ def test_a_program_at_another_port_cannot_pass_connections_on() -> None:
 
         for place, expected in ((port, REFUSED), (hub.port, "opened")):
             ends.clear()
-            attempt = ConnectAttempt(
-                KEY, WAIT_S, loop, opened, lambda error: ends.append("refused"),
-                lambda why, next_port: ends.append(why),
-            )  # fmt: skip
+            attempt = ConnectAttempt(KEY, WAIT_S, loop, opened, lambda why, next_port: ends.append(why))
             attempt.begin(ADDRESS, place)
             loop.turn_until(is_over, WAIT_S)
             assert ends == [expected]
