@@ -360,21 +360,17 @@ class CoordinatorClient:
             case Waiting():
                 self.connect_status.reason = f"it waits for other {self._shape.member}s: {message.what}"
                 self._say(f"{self._shape.member} 0 is {message.what}", "waiting")
-            case Busy():
-                self._is_refused(message.why)
+            case Busy():  # it has our key, but is of another job or started without us: try the next port
+                if self._connection is not None:
+                    self._connection.close()
+                self._connection, self.is_connected, self.has_met = None, False, False
+                self._fail(message.why)
             case _:
                 if isinstance(message, (Start, Again)):
                     self.has_started = True
                 if isinstance(message, Start):
                     self._attempt_last = message.attempt
                 self._deliver(message)
-
-    def _is_refused(self, why: str) -> None:
-        """Try the next port: this coordinator has our key, but is of another job or started without us."""
-        if self._connection is not None:
-            self._connection.close()
-        self._connection, self.is_connected, self.has_met = None, False, False
-        self._fail(why)
 
     # --- time
 

@@ -194,7 +194,7 @@ class Coordinator:
         for command in found:
             self._do(command)
 
-    def _do(self, command: commands.Command) -> None:
+    def _do(self, command: commands.JobCommand) -> None:
         match command:
             case commands.StartAttempt():
                 self._start(command)
@@ -291,9 +291,9 @@ class Coordinator:
                 return  # an attempt that could not start: no node was told of it
             message = make_over(what)
         if member is None:
-            call = self._admission.take_call(command.session)
-            if call is not None:
-                self.members.send_off(call.connection, message)
+            caller = self._admission.take_call(command.session)
+            if caller is not None and caller.connection is not None:
+                self.members.send_off(caller.connection, message)
         elif isinstance(what, commands.EndJob) and what.leaves:
             connection, member.connection = member.connection, None
             if connection is not None:
@@ -304,15 +304,14 @@ class Coordinator:
 
     def _let_in(self, command: commands.Admit) -> None:
         """Use the connection of a launcher from now on."""
-        call = self._admission.take_call(command.session)
-        assert call is not None  # noqa: S101 - it has just joined
-        connection, index, now = call.connection, command.node, time.monotonic()
+        caller = self._admission.take_call(command.session)
+        assert caller is not None and caller.connection is not None  # noqa: S101 - it has just joined
+        connection, index, now = caller.connection, command.node, time.monotonic()
         member = self.members.find(command.session)
         if member is not None:
-            member.reconnect(connection, call.caller.address)
+            member.reconnect(connection, caller.address)
         else:
-            member = call.caller
-            member.connection = connection
+            member = caller
             self.members.put(member)
             self._admission.note_admitted(index)
         self._silence.forget(index)
@@ -322,7 +321,7 @@ class Coordinator:
             lambda message: self._on_message(known, message),
             lambda why: self._on_closed(known, connection, why),
         )
-        connection.send(pack(messages.Welcome(call.join.mono_ns, call.heard_ns, time.monotonic_ns())))
+        connection.send(pack(messages.Welcome(*caller.joined_ns, time.monotonic_ns())))
         for encoded in member.unheard:
             connection.send_encoded(encoded)
         self._service.on_let_in(index, connection)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from launcher.recovery.policy import Decision
 
 
-class Command:
+class JobCommand:
     """What a job does."""
 
 
@@ -38,7 +38,7 @@ class Refusal:
 
 
 @frozen
-class StartAttempt(Command):
+class StartAttempt(JobCommand):
     """Start the processes of an attempt.
 
     Attributes:
@@ -51,7 +51,7 @@ class StartAttempt(Command):
 
 
 @message
-class Stop(Command):
+class Stop(JobCommand):
     """Stop the processes, with SIGTERM and, after the grace, SIGKILL.
 
     Attributes:
@@ -70,7 +70,7 @@ class Stop(Command):
 
 
 @message
-class News(Command):
+class News(JobCommand):
     """The same of a job whose nodes go on after a failure (``--keep-going``): nothing stops."""
 
     why: Line
@@ -78,7 +78,7 @@ class News(Command):
 
 
 @frozen
-class EndAttempt(Command):
+class EndAttempt(JobCommand):
     """An attempt has failed and another one follows: say when nothing of it is left.
 
     Attributes:
@@ -93,7 +93,7 @@ class EndAttempt(Command):
 
 
 @frozen
-class EndJob(Command):
+class EndJob(JobCommand):
     """The job has ended.
 
     Attributes:
@@ -122,7 +122,7 @@ class EndJob(Command):
 
 
 @frozen
-class To(Command):
+class To(JobCommand):
     """Send one launcher a command; one that was not let in is to leave after it."""
 
     session: str
@@ -130,7 +130,7 @@ class To(Command):
 
 
 @frozen
-class Admit(Command):
+class Admit(JobCommand):
     """Admit a launcher: its connection now belongs to a node."""
 
     node: int
@@ -138,26 +138,26 @@ class Admit(Command):
 
 
 @frozen
-class TurnAway(Command):
+class TurnAway(JobCommand):
     """Send a launcher away: its place is taken. It may call again."""
 
     session: str
 
 
 @frozen
-class HangUp(Command):
+class HangUp(JobCommand):
     """Close the connection of a launcher that was lost."""
 
     session: str
 
 
 @frozen
-class Probe(Command):
+class Probe(JobCommand):
     """Probe the hosts of the missing nodes, and say what was found."""
 
 
 @frozen
-class Print(Command):
+class Print(JobCommand):
     """Print a line in the log of the job; ``event``: its name among the events."""
 
     text: str
@@ -165,7 +165,7 @@ class Print(Command):
 
 
 @frozen
-class Blame(Command):
+class Blame(JobCommand):
     """Remember that something is wrong with a node, although no attempt has failed for it.
 
     Attributes:
@@ -182,5 +182,5 @@ class Blame(Command):
 
 
 @frozen
-class Close(Command):
+class Close(JobCommand):
     """Leave: all nodes know how the job ended, or have had the time to hear it."""

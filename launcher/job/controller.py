@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-    from launcher.job.commands import Command
+    from launcher.job.commands import JobCommand
 
     Rule = Callable[[Turn, Any], None]
 
@@ -42,7 +42,7 @@ def begin(job: Job, session: str, now: float, host: str = "", described: str = "
     return replace(state, due=now)
 
 
-def step(state: State, event: events.JobEvent, now: float) -> tuple[State, tuple[Command, ...]]:
+def step(state: State, event: events.JobEvent, now: float) -> tuple[State, tuple[JobCommand, ...]]:
     """Return the state after an event, and what to do.
 
     Args:

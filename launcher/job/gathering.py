@@ -188,15 +188,8 @@ def refuse_late(turn: Turn, event: Probed) -> None:
     state = turn.state
     if state.is_probing and state.missing:
         job = state.job
-        problem = nodes_missing(
-            job.member,
-            state.missing,
-            job.node_count,
-            job.roll_call_s,
-            event.described,
-            len(state.left),
-            event.or_else,
-        )
+        counts = state.missing, job.node_count, job.roll_call_s
+        problem = nodes_missing(job.member, *counts, event.described, len(state.left), event.or_else)
         refuse(turn, Refusal(EXIT_NOT_READY, problem, event.lines), LATE_COMERS_S)
 
 
@@ -216,8 +209,7 @@ def note_spare_health(turn: Turn, event: Ready) -> None:
     """Note what the health command of a spare node found; no place is given away while the attempt runs."""
     node = turn.find(event.node)
     if node is not None and node.rank is None:
-        turn.change_node(event.node, health=event.unhealthy)
-        between.take_unhealthy(turn, event.node, event.unhealthy)
+        note_health(turn, event)
 
 
 def advance(turn: Turn) -> None:
