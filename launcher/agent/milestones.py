@@ -12,8 +12,8 @@ import time
 
 from launcher.core import LOADED_S
 from launcher.core.version import __version__
-from launcher.events.feed import EventFeed
-from launcher.events.writer import NO_EVENTS, append_events, name_file, render_event
+from launcher.events.feed import EventFeed, send_spans, write_file
+from launcher.events.writer import NO_EVENTS, name_file, render_event
 from launcher.process.loop import Later
 from launcher.process.signals import name_signal
 
@@ -23,15 +23,12 @@ if TYPE_CHECKING:
 
     from launcher.agent.coordination import Coordination
     from launcher.agent.runtime import Runtime
-    from launcher.events.traces import Traces
     from launcher.process.spawn import Child
     from launcher.recovery.progress import ProgressGate
 
 TRACE_AFTER_S = 0.2
 """Seconds until the process of the traces starts: until then the processes of the job need the CPU."""
-DRAIN_S = 1.0
-"""Seconds at the end in which the file can take the last events."""
-WRITER_NAME = "launcher-events"
+TRACE_NICE = 19
 BY = ("output", "connection", "progress")
 """What shows that the work has begun, the best last."""
 
@@ -60,47 +57,27 @@ class Milestones:
         self._runtime, self._coordination = runtime, coordination
         self._find_connected, self._progress = find_connected, progress
         self._job = find_job_id(runtime.environ)
-        self._file: EventFeed | None = None
-        self._traces: Traces | None = None
-        self._has_traces = runtime.watch.traces and coordination.speaks
         self._runs = False
         self._told: tuple[float | None, ...] = (None,) * len(BY)
         self._has_told_stop = self._is_innocent = False
         self._run = ""
-        self._path = ""
+        loop, helpers = runtime.loop, runtime.group.helpers
+        self._traces: EventFeed | None = None
+        self._feeds: list[EventFeed] = []
+        """The destinations; the file, which waits less, is finished last."""
+        if runtime.watch.traces and coordination.speaks:
+            spans = send_spans(runtime.environ, runtime.run_id)
+            self._traces = EventFeed(spans, loop, helpers, self._complain)
+            self._feeds.append(self._traces)
         if runtime.watch.events is not None:
-            self._path = name_file(runtime.watch.events, runtime.place.node_rank)
-            self._open_file(self._path)
-        if self._has_traces:
-            from launcher.events.traces import Traces
-
-            self._traces = Traces(
-                runtime.environ, runtime.run_id, runtime.loop, runtime.group.helpers, self._complain
-            )
+            path = name_file(runtime.watch.events, runtime.place.node_rank)
+            self._feeds.append(EventFeed(write_file(path), loop, helpers, self._complain))
+            self._feeds[-1].open()
         runtime.output.listener = self.take
         self._note_moment(
             "the launcher has started", "start", runtime.began_s, seconds=runtime.began_s - LOADED_S,
             host=Host().hostname(), pid=os.getpid(), version=__version__, world_size=runtime.place.world_size,
         )  # fmt: skip
-
-    def _open_file(self, path: str) -> None:
-        """Start the process that writes the file."""
-        runtime, gone = (
-            self._runtime,
-            f"{path}: no more events, because their writer was killed; the job goes on",
-        )
-        try:
-            self._file = EventFeed(
-                lambda fd: append_events(fd, path),
-                path,
-                runtime.loop,
-                runtime.group.helpers,
-                self._complain,
-                gone,
-                name=WRITER_NAME,
-            )
-        except OSError as error:
-            self._complain(f"{NO_EVENTS} in {path}: {error.strerror}; the job goes on")
 
     # --- events
 
@@ -128,10 +105,8 @@ class Milestones:
             "attempt": runtime.attempt,
         }
         line = render_event(event, text, place, fields, now_s)
-        if self._file is not None:
-            self._file.add(line)
-        if self._traces is not None:
-            self._traces.add(line)
+        for feed in self._feeds:
+            feed.add(line)
 
     def _complain(self, text: str) -> None:
         """Say that a destination of events fails; the other one, if any, gets this as an event."""
@@ -177,8 +152,10 @@ class Milestones:
             seconds=started - moments.began, ranks=ranks, world_size=runtime.place.world_size,
         )  # fmt: skip
         runtime.loop.timers.append(self)
-        if self._traces is not None:
-            runtime.loop.timers.append(Later(time.monotonic() + TRACE_AFTER_S, self._traces.open))
+        traces = self._traces
+        if traces is not None:
+            due = time.monotonic() + TRACE_AFTER_S
+            runtime.loop.timers.append(Later(due, lambda: traces.open(TRACE_NICE)))
 
     @property
     def due(self) -> float | None:
@@ -251,17 +228,8 @@ class Milestones:
             status=status, cause=cause if status else None, attempts=figures.get("attempts"),
             work_s=figures.get("work_s"), lost_s=figures.get("lost_s"), goodput=figures.get("goodput"),
         )  # fmt: skip
-        traces = self._traces
-        if traces is not None:
-            self._guard(lambda: traces.finish(self._runtime.signals.fd))
-        if self._file is not None:
-            self._guard(self._close_file)
+        for feed in self._feeds:
+            self._guard(lambda feed=feed: feed.finish(self._runtime.signals.fd))  # type: ignore[misc]
 
     def _guard(self, action: Callable[[], None]) -> bool:
         return self._runtime.loop.guard(action)
-
-    def _close_file(self) -> None:
-        file, self._file = self._file, None
-        if file is not None and file.finish(time.monotonic() + DRAIN_S) and not file.complaints:
-            why = "because it does not accept them fast enough"
-            self._complain(f"{self._path}: the last events were lost, {why}")

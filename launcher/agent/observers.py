@@ -1,4 +1,8 @@
-"""The observers beside the processes of a node. Each is loaded only when needed, and none makes decisions."""
+"""The observers beside the processes of a node; their periods and costs: docs/architecture.md, "Observers".
+
+An observer is loaded only when it begins. It reads what has happened and reports it; what follows from that
+is decided by its callbacks here, or by the controller of the job.
+"""
 
 from __future__ import annotations
 
@@ -6,46 +10,37 @@ import os
 import time
 
 from launcher.machine.gpus import count_gpus
+from launcher.machine.host import Host
 from launcher.output.folder import NCCL_FILE
 from launcher.process.loop import Later
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import Protocol
 
     from launcher.agent.collector import Collector
     from launcher.agent.coordination import Coordination
     from launcher.agent.hangs import HangHandler
     from launcher.agent.milestones import Milestones
-    from launcher.agent.preempted import Response
+    from launcher.agent.preempted import PreemptionResponse
     from launcher.agent.runtime import Runtime
     from launcher.failure.counters import Counters
-    from launcher.failure.model import Cause, Verdict
+    from launcher.failure.model import Cause
     from launcher.failure.reason import Reason
-    from launcher.machine.host import Host
-    from launcher.machine.xids import Xid
     from launcher.observers.gpu_errors import GpuErrors
     from launcher.observers.kubeflow import TrainerStatus
     from launcher.observers.meeting import MeetingWatch
     from launcher.observers.nccl_log import NcclLogWatcher
     from launcher.observers.pace import PaceWatch, RankPace
     from launcher.output.progress import Progress
-    from launcher.preemption.watch import PreemptionWatch
     from launcher.process.helper import Helper
     from launcher.process.loop import Timer
     from launcher.process.spawn import Child
     from launcher.recovery.progress import ProgressGate
 
-    class QuestionServer(Protocol):
+    class QuestionServer(Timer, Protocol):
         """Answers questions about the job: `launcher.control.server`."""
-
-        @property
-        def due(self) -> float | None:
-            """When to call `fire`."""
-
-        def fire(self, now: float) -> None:
-            """Do the work that is due."""
 
         def open(self) -> None:
             """Start to answer questions."""
@@ -63,14 +58,7 @@ if TYPE_CHECKING:
 
     Checks = Callable[[], Sequence[str]]
 
-HIDDEN = (
-    b"Traceback (most",
-    b"Segmentation fault",
-    b"Bus error",
-    b"Aborted",
-    b"Killed",
-    b"Illegal instruction",
-)
+HIDDEN = b"Traceback (most|Segmentation fault|Bus error|Aborted|Killed|Illegal instruction".split(b"|")
 """Texts of an output that may end with a failure whose status was lost."""
 CHECK_S = 30.0
 """Time limit of the checks in seconds. At the lowest priority, on busy CPUs, 0.1 s of work takes seconds."""
@@ -135,70 +123,43 @@ class NetworkChecks:
             )
             self._end_for(Reason(UNPROVEN, what, fix))
 
-        self._nccl = NcclLogWatcher(
-            runtime.watch.proof,
-            self._nccl_path,
-            runtime.loop,
-            runtime.output.say,
-            end,
-            keeps=runtime.folder.keeps,
-        )
+        say, keeps = runtime.output.say, runtime.folder.keeps
+        self._nccl = NcclLogWatcher(runtime.watch.proof, self._nccl_path, say, end, keeps=keeps)
+        runtime.loop.timers.append(self._nccl)
 
-    def watch_meeting(self) -> None:
-        """Check whether the processes meet, if that is planned; begin before they can have met."""
+    def watch_meeting(self, started: float) -> None:
+        """Check whether the processes meet."""
+        from launcher.observers.meeting import MeetingWatch
+
         runtime = self._runtime
-        planned = runtime.watch.contact
-        if planned is None or runtime.group.refused is not None:
-            return
-        started = time.monotonic()
-
-        def begin() -> None:
-            from launcher.observers.meeting import MeetingWatch
-
-            self._meeting = MeetingWatch(
-                planned,
-                runtime.group.processes,
-                runtime.output.say,
-                self._end_unmet,
-                lambda: runtime.is_ending,
-                started,
-            )
+        contact, processes = runtime.watch.contact, runtime.group.processes
+        if contact is not None:
+            tell = self._on_meeting
+            self._meeting = MeetingWatch(contact, processes, tell, lambda: runtime.is_ending, started)
             runtime.loop.timers.append(self._meeting)
 
-        runtime.loop.timers.append(Later(started + WATCH_AFTER_S, begin))
+    def _on_meeting(self, text: str, has_met: bool) -> None:
+        """Report that the processes have not met in time, or have met after that."""
+        self.unmet = None if has_met else text
+        if has_met:
+            self._runtime.say(text, "met")
+        else:
+            self._report_unmet(text)
 
-    def _judge_meeting(self, never_met: str | None) -> None:
-        """Report a job, or end it as failed, if its processes ended without meeting.
-
-        Args:
-            never_met: Message that they never met; None if they have, or may have.
-        """
-        runtime = self._runtime
-        planned = runtime.watch.contact
-        is_whole = (
-            runtime.first is None and runtime.forwarder.told is None and not runtime.group.stopper.gave_up
-        )
-        unmet = never_met or self.unmet  # what was warned about may be unproven at the end: a doubt remains
-        if planned is None or unmet is None or not is_whole:
-            return
-        if planned.required and never_met is not None:
-            self._end_unmet(never_met)
-            return
-        from launcher.failure.symptoms import make_cause
-
-        self.doubt = make_cause("unmet", what=unmet)
-        if never_met is not None:
-            fix = "" if self.unmet is not None else f"; fix: {self.doubt.fix}"
-            runtime.say(f"warning: [never-met] all processes have ended; {never_met}{fix}", "never-met")
-
-    def _end_unmet(self, what: str) -> None:
-        """End the job, because its processes do not meet and must."""
+    def _report_unmet(self, what: str, how: str = "", *, with_fix: bool = True) -> None:
+        """End the job if its processes must meet; else warn."""
         from launcher.failure.arbiter import UNMET
         from launcher.failure.reason import Reason
+        from launcher.failure.symptoms import make_cause
 
-        reason = Reason(UNMET, what)
-        self._runtime.say(f"the job ends (--require-meeting): {what}; fix: {reason.cause.fix}", "never-met")
-        self._end_for(reason)
+        contact, say = self._runtime.watch.contact, self._runtime.say
+        if contact is not None and contact.required:
+            reason = Reason(UNMET, what)
+            say(f"the job ends (--require-meeting): {what}; fix: {reason.cause.fix}", "never-met")
+            self._end_for(reason)
+        else:
+            fix = f"; fix: {make_cause('unmet', what=what).fix}" if with_fix else ""
+            say(f"warning: [never-met] {how}{what}{fix}", "never-met")
 
     @property
     def connected_s(self) -> float | None:
@@ -215,125 +176,30 @@ class NetworkChecks:
         if self._nccl is not None:
             self._nccl.close()
         meeting, self._nccl, self._meeting = self._meeting, None, None
-        if meeting is not None:
-            self.unmet = meeting.unmet
-            self._judge_meeting(meeting.end())
-
-
-class GpuWatch:
-    """The errors of this node's GPUs; one launcher of a node watches for them."""
-
-    def __init__(self, runtime: Runtime, *, watches: bool) -> None:
-        self._runtime, self._watches = runtime, watches
-        self._errors: GpuErrors | None = None
-
-    def watch(self) -> None:
-        """Watch for errors from a moment after the start on."""
+        never_met = None if meeting is None else meeting.end()
+        unmet = never_met or self.unmet  # what was warned about may be unproven at the end: a doubt remains
         runtime = self._runtime
-        if self._errors is not None:
-            self._errors.begin_attempt()
+        contact, is_stopped = runtime.watch.contact, runtime.forwarder.told is not None
+        is_whole = runtime.first is None and not (is_stopped or runtime.group.stopper.gave_up)
+        if contact is None or unmet is None or not is_whole:
             return
-        from launcher.machine.host import Host
+        if never_met is None or not contact.required:
+            from launcher.failure.symptoms import make_cause
 
-        host = Host()
-        if runtime.group.refused is None and self._watches and count_gpus(host):
-            due = time.monotonic() + SERVE_AFTER_S
-            runtime.loop.timers.append(Later(due, lambda: self._ask(host)))
-
-    def _ask(self, host: Host) -> None:
-        from launcher.observers.gpu_errors import GpuErrors
-
-        runtime = self._runtime
-        if self._errors is None:
-            self._errors = GpuErrors(host, runtime.group.helpers, runtime.loop, runtime.say)
-
-    def read(self) -> tuple[Xid, ...]:
-        """Return the errors of the GPUs that NVML has reported in this attempt."""
-        return () if self._errors is None else self._errors.read()
-
-    def find_faults(self) -> list[str]:
-        """Return the faults of hardware among the errors of the GPUs, of all attempts."""
-        self.read()
-        return [] if self._errors is None else self._errors.faults
-
-
-class PreemptionHandler:
-    """Preemption of this node, and of others as far as it concerns this one."""
-
-    def __init__(self, runtime: Runtime, report: Callable[[str, str, float, bool], None]) -> None:
-        """Watch for nothing yet.
-
-        Args:
-            runtime: Values and tools of the launcher.
-            report: Takes an event of this node, and whether the processes end because of it; see
-                `launcher.agent.coordination.Coordination.on_preemption`.
-        """
-        self._runtime, self._report = runtime, report
-        self._watch: PreemptionWatch | None = None
-        self._response: Response | None = None
-
-    def watch(self) -> None:
-        """Watch for preemption of this node, if that is planned."""
-        runtime = self._runtime
-        planned = runtime.watch.preemption
-        if planned is None or runtime.group.refused is not None:
-            return
-        if self._watch is None:
-            from launcher.preemption.watch import PreemptionWatch
-
-            grace_s = runtime.watch.grace_s
-            self._watch = PreemptionWatch(planned, grace_s, runtime.loop, runtime.say, self._on_event)
-        runtime.loop.timers.append(self._watch)
-
-    def _on_event(self, kind: str, what: str, left_s: float) -> bool:
-        """Handle a preemption notice of this node, or its withdrawal; return whether the processes end."""
-        ends = self.respond(kind, what, left_s)
-        self._report(kind, what, left_s, ends)
-        return ends
-
-    def respond(self, kind: str, what: str, left_s: float, node: int | None = None) -> bool:
-        """Apply a preemption notice to the processes here; ``node``: its node, None for this one."""
-        if self._response is None:
-            from launcher.agent.preempted import Response
-
-            self._response = Response(self._runtime)
-        return self._response.on_event(kind, what, left_s, node)
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether the processes were told to stop because of a preemption."""
-        return self._response is not None and self._response.has_begun
-
-    @property
-    def is_due(self) -> bool:
-        """Whether the time of a node has come, even if nothing ran when it came: no attempt may follow."""
-        return self._response is not None and self._response.is_due
-
-    def make_verdict(self) -> Verdict | None:
-        """Return the verdict that a node was preempted; None if the job did not end for that."""
-        if self._response is None or not self._response.has_begun:
-            return None
-        from launcher.agent.ends import describe_exit
-
-        runtime = self._runtime
-        exits = [describe_exit(runtime, one) for one in runtime.group.ended]
-        return self._response.make_verdict(exits, runtime.group.describe_survivors())
-
-    def close(self) -> None:
-        """Stop watching."""
-        if self._watch is not None:
-            self._watch.close()
+            self.doubt = make_cause("unmet", what=unmet)
+        if never_met is not None:
+            self._report_unmet(never_met, "all processes have ended; ", with_fix=self.unmet is None)
 
 
 class Observers:
     """The observers of a run, for one attempt after the other.
 
     Attributes:
+        runtime: Values and tools of the launcher.
         counters_before: The node's counters at the start of the attempt.
         counters_after: The counters right after the first failure, before the memory in use is freed.
         network: Which network NCCL uses, and whether the processes meet.
-        gpus: Errors of the GPUs.
-        preemption: Preemption of this node.
+        gpus: Errors of the GPUs; None before they are watched, and without GPUs.
         server: Answers questions; None before it exists, and if there is none.
         progress: Watches for progress; None if the user named no file and no pattern, or nothing asks for it.
         hidden: Causes of failures that the statuses of processes do not show.
@@ -362,11 +228,11 @@ class Observers:
         self.counters_before: Counters | None = None
         self.counters_after: Counters | None = None
         self.network = NetworkChecks(runtime, end_for)
-        self.gpus = GpuWatch(runtime, watches=coordination.speaks)
-        self.preemption = PreemptionHandler(runtime, coordination.on_preemption)
+        self.gpus: GpuErrors | None = None
         self.server: QuestionServer | None = None
-        self._runtime, self._coordination, self._evidence = runtime, coordination, evidence
+        self.runtime, self._coordination, self._evidence = runtime, coordination, evidence
         self._end_for, self._checks, self._make_server = end_for, checks, make_server
+        self._preemption: PreemptionResponse | None = None
         self._status: Progress | None = None
         self._pace: PaceWatch | None = None
         self._trainer: TrainerStatus | None = None
@@ -374,7 +240,7 @@ class Observers:
         self.hidden: list[Cause] = []
         self._checking: Helper | None = None
         self._answering: Timer | None = None
-        self.progress = self._watch_progress()
+        self.progress = watch_progress(runtime)
         runtime.output.progress = self.progress
         self.milestones: Milestones | None = None
         if runtime.watch.events is not None or (runtime.watch.traces and coordination.speaks):
@@ -384,22 +250,8 @@ class Observers:
         from launcher.agent.milestones import Milestones
 
         self.milestones = Milestones(
-            self._runtime, self._coordination, lambda: self.network.connected_s, self.progress
+            self.runtime, self._coordination, lambda: self.network.connected_s, self.progress
         )
-
-    def _watch_progress(self) -> ProgressGate | None:
-        runtime, rule = self._runtime, self._runtime.watch.restarts
-        asked = rule.most or runtime.watch.timings or "first" in dict(runtime.watch.stall_limits)
-        if not asked or not (rule.progress_file or rule.progress_pattern):
-            return None
-        from launcher.recovery.progress import ProgressGate
-
-        search = None
-        if rule.progress_pattern:
-            from launcher.recovery.search import Search
-
-            search = Search(rule.progress_pattern, runtime.group.helpers, runtime.loop, runtime.say)
-        return ProgressGate(rule, search, runtime.say)
 
     @property
     def doubts(self) -> list[Cause]:
@@ -410,6 +262,26 @@ class Observers:
     def progressed(self) -> bool | None:
         """Whether this attempt has made progress; None if that is not watched."""
         return None if self.progress is None else self.progress.has_progressed()
+
+    @property
+    def preemption(self) -> PreemptionResponse:
+        """Preemption of this node, and of others; loaded when it is needed."""
+        if self._preemption is None:
+            from launcher.agent.preempted import PreemptionResponse
+
+            self._preemption = PreemptionResponse(self.runtime, self._coordination.on_preemption)
+        return self._preemption
+
+    @property
+    def hangs(self) -> HangHandler:
+        """Watch for hangs, and what follows from one; loaded when it is needed."""
+        if self._hangs is None:
+            from launcher.agent.hangs import HangHandler
+
+            self._hangs = HangHandler(
+                self.runtime, self._coordination, self._evidence, self._end_for, lambda: self.progressed
+            )
+        return self._hangs
 
     # --- one attempt
 
@@ -425,57 +297,67 @@ class Observers:
 
     def begin_attempt(self) -> None:
         """Start the observers, now that the processes are starting; all of them could wait until now."""
-        runtime = self._runtime
+        loop, started = self.runtime.loop, time.monotonic()
         self.counters_after, self.network.unmet = None, None
-        self.answer()
+
+        def plan() -> None:
+            for after_s, begin in self._plan(started):
+                if after_s:
+                    loop.timers.append(Later(started + after_s, begin))
+                else:
+                    loop.guard(begin)
+
+        loop.guard(plan)
+
+    def _plan(self, started: float) -> Iterator[tuple[float, Callable[[], None]]]:
+        """Yield the observers of an attempt: seconds after its start, and what begins then."""
+        runtime, watch, output = self.runtime, self.runtime.watch, self.runtime.output
+        yield 0.0, self.answer
         if self.milestones is not None:
-            runtime.loop.guard(self.milestones.begin_attempt)
-        begins = (self._read_counters, self._plan_progress, self.check, self.preemption.watch)
-        for begin in (*begins, self.gpus.watch, self.network.listen_to_nccl, self.network.watch_meeting):
-            runtime.loop.guard(begin)
+            yield 0.0, self.milestones.begin_attempt
+        yield 0.0, self._read_counters
+        if watch.progress is not False and output.sees_all:
+            wait_s = STATUS_AFTER_S if output.screen.console.is_terminal else SILENCE_AFTER_S
+            yield wait_s, lambda: self._show_progress(started)
+        if watch.restarts.progress_pattern and TRAINER in runtime.environ and not runtime.place.node_rank:
+            yield PACE_AFTER_S, self._inform_trainer
+        if watch.stragglers:
+            yield PACE_AFTER_S, self._watch_pace
+        if watch.stall_timeout_s:
+            wait_s = min(STATUS_AFTER_S, watch.stall_timeout_s / 10)
+            yield wait_s, lambda: self.hangs.watch(started)
+        elif watch.idle_timeout_s and not runtime.shares_terminal:  # a user at a terminal sees it
+            yield watch.idle_timeout_s / 10, lambda: self.hangs.watch(started)
+        yield 0.0, self.network.listen_to_nccl
+        if runtime.group.refused is not None:  # nothing runs
+            return
+        yield 0.0, self.check
+        if watch.preemption is not None:
+            yield 0.0, self.preemption.watch
+        if self.gpus is not None:
+            yield 0.0, self.gpus.begin_attempt
+        elif self._coordination.speaks and count_gpus(Host()):
+            yield SERVE_AFTER_S, self._watch_gpus
+        if watch.contact is not None:
+            yield WATCH_AFTER_S, lambda: self.network.watch_meeting(started)
 
     def end_attempt(self) -> None:
         """Close the observers of an attempt whose processes have ended."""
         if self.milestones is not None:  # while the parts still tell what they have seen
-            self._runtime.loop.guard(self.milestones.end_attempt)
-        self._runtime.loop.guard(self._end_attempt)
+            self.runtime.loop.guard(self.milestones.end_attempt)
+        self.runtime.loop.guard(self._end_attempt)
 
     def _end_attempt(self) -> None:
-        if self._hangs is not None:
-            self._hangs.close()
-        if self._status is not None:
-            self._status.close()
-            self._status = None
-        if self._pace is not None:
-            self._pace.close()
-            self._pace = None
+        for one in (self._hangs, self._status, self._pace):
+            if one is not None:
+                one.close()
+        self._status = self._pace = None
         self.network.end_attempt()
         self._evidence.end_attempt()
 
     def read_paces(self) -> dict[int, RankPace]:
         """Return what each rank of this node does with its time, as far as it is known."""
         return {} if self._pace is None else self._pace.read()
-
-    def _tell_trainer(self, pattern: str) -> None:
-        from launcher.observers.kubeflow import TrainerStatus
-
-        runtime = self._runtime
-        children = enumerate(runtime.group.children)
-        places = [place for place, one in children if one.rank == 0 and not (one.called or one.companion)]
-
-        def read_tail() -> bytes:
-            return b"\n".join(tail for place in places for tail in runtime.output.read_tails(place))
-
-        self._trainer = TrainerStatus(pattern, runtime.environ, read_tail, runtime.group.helpers, runtime.say)
-        runtime.loop.timers.append(self._trainer)
-
-    def _watch_pace(self) -> None:
-        from launcher.observers.pace import PaceWatch
-        from launcher.process.families import list_ranks
-
-        runtime = self._runtime
-        self._pace = PaceWatch(lambda table: list_ranks(runtime.group.processes, table))
-        runtime.loop.timers.append(self._pace)
 
     @property
     def progress_s(self) -> float | None:
@@ -485,74 +367,40 @@ class Observers:
 
     def note_together(self) -> None:
         """Note that the nodes have come together."""
-        self._runtime.timings.note_together()
+        self.runtime.timings.note_together()
         if self.milestones is not None:
-            self._runtime.loop.guard(self.milestones.note_together)
+            self.runtime.loop.guard(self.milestones.note_together)
 
     def look(self) -> None:
         """Note the moments of this attempt that the parts have seen."""
-        runtime = self._runtime
-        moments, progress = runtime.timings.attempts[-1], self.progress
-        moments.wrote = runtime.output.first_s
+        moments, progress = self.runtime.timings.attempts[-1], self.progress
+        moments.wrote = self.runtime.output.first_s
         moments.connected = self.network.connected_s or moments.connected
         if progress is not None:
             moments.progressed, moments.saved = progress.first_s, progress.read_last_s()
 
     def note_failure(self) -> None:
         """Read the counters again, because a process has failed."""
-        self._runtime.loop.guard(self._read_counters_again)
+
+        def read() -> None:
+            from launcher.failure.counters import read_counters
+
+            self.counters_after = read_counters(Host(), self.counters_before)
+
+        self.runtime.loop.guard(read)
 
     def end(self) -> None:
         """Finish the checks of this node, and read the evidence and the last output, after all attempts."""
-        runtime = self._runtime
+        loop, trainer = self.runtime.loop, self._trainer
         if self._checking is not None:
-            runtime.loop.guard(self._checking.finish)
-        if self._trainer is not None:
-            trainer = self._trainer
-            runtime.loop.guard(lambda: trainer.finish(runtime.loop.turn_until))
-        runtime.loop.guard(self._look_at_hidden)
-        runtime.loop.guard(self._look_at_loss)
-
-    def _look_at_hidden(self) -> None:
-        """Say which process ended with 0 although its last output is an exception: its status was lost."""
-        runtime = self._runtime
-        tails = [
-            tail for place in range(len(runtime.group.processes)) for tail in runtime.output.read_tails(place)
-        ]
-        if runtime.forwarder.told is None and any(sign in tail for sign in HIDDEN for tail in tails):
-            from launcher.agent.ends import find_hidden
-
-            for cause in find_hidden(runtime):
-                self.hidden.append(cause)
-                runtime.say(f"warning: {cause.what}; fix: {cause.fix}", "hidden-failure")
-
-    def _look_at_loss(self) -> None:
-        """Warn if the loss stayed NaN to the end of a job that did not fail."""
-        runtime = self._runtime
-        if runtime.first is not None or runtime.reason is not None or runtime.forwarder.told is not None:
-            return
-        tails = [
-            (one.child.name, tail)
-            for index, one in enumerate(runtime.group.processes)
-            for tail in runtime.output.read_tails(index)
-            if b"nan" in tail or b"NaN" in tail
-        ]
-        if tails:
-            from launcher.observers.loss import describe_loss
-
-            note = describe_loss(tails)
-            if note is not None:
-                runtime.say(note, "loss-nan")
-
-    # --- our children
-
-    def helpers(self) -> tuple[int, ...]:
-        """Return the PIDs of our children that help the observers and are not processes of the job."""
-        return () if self.server is None else self.server.helpers()
+            loop.guard(self._checking.finish)
+        if trainer is not None:
+            loop.guard(lambda: trainer.finish(loop.turn_until))
+        loop.guard(lambda: read_last_output(self.runtime, self.hidden))
 
     def read_timings(self) -> Mapping[str, object] | None:
         """Return where the time has gone on this node so far, in seconds; None before the first attempt."""
-        timings = self._runtime.timings
+        timings = self.runtime.timings
         if not timings.attempts:
             return None
         if timings.attempts[-1].ended is None:
@@ -567,52 +415,53 @@ class Observers:
             cause: Code of what ended the last attempt that failed; None if unknown.
             error: The error of ours that ended the job; empty for none.
         """
-        self.preemption.close()
+        loop, milestones = self.runtime.loop, self.milestones
+        if self._preemption is not None:
+            self._preemption.close()
         if self.server is not None:
-            self._runtime.loop.guard(self.server.close)
-        if self.milestones is not None:
-            milestones = self.milestones
+            loop.guard(self.server.close)
+        if milestones is not None:
             figures = self.read_timings() or {}
-            self._runtime.loop.guard(lambda: milestones.close(status, cause, error, figures))
+            loop.guard(lambda: milestones.close(status, cause, error, figures))
 
-    # --- counters, progress, stalls
+    # --- questions
+
+    def helpers(self) -> tuple[int, ...]:
+        """Return the PIDs of our children that help the observers and are not processes of the job."""
+        return () if self.server is None else self.server.helpers()
+
+    def answer(self) -> None:
+        """Answer questions in this attempt, from a moment after its start on."""
+        timers = self.runtime.loop.timers
+        if self._answering not in timers:
+            self._answering = self.server or Later(time.monotonic() + SERVE_AFTER_S, self.serve)
+            timers.append(self._answering)
+
+    def serve(self) -> None:
+        """Start to answer our user's questions about the processes; costs nothing until one comes."""
+        runtime = self.runtime
+        if self._make_server is None or runtime.group.refused is not None:
+            return
+        if self.server is None:
+            self.server = self._make_server()
+            if self._coordination.speaks:  # for all launchers of a node; the others answer through it
+                self.server.open()
+        runtime.loop.timers.append(self.server)
+
+    # --- how observers begin
 
     def _read_counters(self) -> None:
         from launcher.failure.counters import read_counters
-        from launcher.machine.host import Host
 
         if self.counters_before is not None and self.counters_before.kernel_log is not None:
             os.close(self.counters_before.kernel_log)  # of the attempt before
         self.counters_before = read_counters(Host())
 
-    def _read_counters_again(self) -> None:
-        from launcher.failure.counters import read_counters
-        from launcher.machine.host import Host
-
-        self.counters_after = read_counters(Host(), self.counters_before)
-
-    def _plan_progress(self) -> None:
-        runtime, now = self._runtime, time.monotonic()
-        timers, watch, output = runtime.loop.timers, runtime.watch, runtime.output
-        if watch.progress is not False and output.sees_all:
-            wait_s = STATUS_AFTER_S if output.screen.console.is_terminal else SILENCE_AFTER_S
-            timers.append(Later(now + wait_s, lambda: self._start_progress(now)))
-        pattern = watch.restarts.progress_pattern
-        if pattern and TRAINER in runtime.environ and runtime.place.node_rank in (0, None):
-            timers.append(Later(now + PACE_AFTER_S, lambda: self._tell_trainer(pattern)))
-        if watch.stragglers:
-            timers.append(Later(now + PACE_AFTER_S, self._watch_pace))
-        if watch.stall_timeout_s:
-            wait_s = min(STATUS_AFTER_S, watch.stall_timeout_s / 10)
-            timers.append(Later(now + wait_s, lambda: self.hangs.watch(now)))
-        elif watch.idle_timeout_s and not runtime.shares_terminal:  # a user at a terminal sees it
-            timers.append(Later(now + watch.idle_timeout_s / 10, lambda: self.hangs.watch(now)))
-
-    def _start_progress(self, started: float) -> None:
+    def _show_progress(self, started: float) -> None:
         from launcher.output.progress import Gpus, Progress
 
-        runtime = self._runtime
-        running, output = runtime.group.running, runtime.output
+        runtime, output = self.runtime, self.runtime.output
+        running = runtime.group.running
         self._status = Progress(
             enabled=runtime.watch.progress,
             is_terminal=output.screen.console.is_terminal,
@@ -625,18 +474,36 @@ class Observers:
         )
         runtime.loop.timers.append(self._status)
 
-    @property
-    def hangs(self) -> HangHandler:
-        """Watch for hangs, and what follows from one; loaded when it is needed."""
-        if self._hangs is None:
-            from launcher.agent.hangs import HangHandler
+    def _inform_trainer(self) -> None:
+        from launcher.observers.kubeflow import TrainerStatus
 
-            self._hangs = HangHandler(
-                self._runtime, self._coordination, self._evidence, self._end_for, lambda: self.progressed
-            )
-        return self._hangs
+        runtime = self.runtime
+        places = [
+            place
+            for place, one in enumerate(runtime.group.children)
+            if one.rank == 0 and not (one.called or one.companion)
+        ]
+        self._trainer = TrainerStatus(
+            runtime.watch.restarts.progress_pattern or "",
+            runtime.environ,
+            lambda: b"\n".join(tail for place in places for tail in runtime.output.read_tails(place)),
+            runtime.group.helpers,
+            runtime.say,
+        )
+        runtime.loop.timers.append(self._trainer)
 
-    # --- checks of this node
+    def _watch_pace(self) -> None:
+        from launcher.observers.pace import PaceWatch
+        from launcher.process.families import list_ranks
+
+        runtime = self.runtime
+        self._pace = PaceWatch(lambda table: list_ranks(runtime.group.processes, table))
+        runtime.loop.timers.append(self._pace)
+
+    def _watch_gpus(self) -> None:
+        from launcher.observers.gpu_errors import GpuErrors
+
+        self.gpus = GpuErrors(Host(), self.runtime.group.helpers, self.runtime.say)
 
     def check(self) -> None:
         """Start the quick checks of this node, once, while the processes start.
@@ -645,36 +512,62 @@ class Observers:
         the job at the lowest priority, and nothing depends on them: they only print a few lines, and a check
         that hangs, dies or is late prints none.
         """
-        runtime = self._runtime
+        runtime = self.runtime
         if self._checks is None or runtime.group.refused is not None or self._checking is not None:
             return
+
+        def say(lines: Sequence[str]) -> None:
+            if lines:
+                runtime.say("\n".join(lines), "node-check")
+
         try:  # noqa: SIM105 - contextlib would be one more module
             self._checking = runtime.group.helpers.ask(
-                self._checks, self._say_lines, CHECK_S, name="launcher-check", nice=NICE
+                self._checks, say, CHECK_S, name="launcher-check", nice=NICE
             )
         except OSError:
             pass  # the kernel is short of something, and the job may need it more
 
-    def _say_lines(self, lines: Sequence[str]) -> None:
-        if lines:
-            self._runtime.say("\n".join(lines), "node-check")
 
-    # --- questions
+def watch_progress(runtime: Runtime) -> ProgressGate | None:
+    """Return what watches for progress; None if nothing asks for it, or the user names no way to see it."""
+    rule = runtime.watch.restarts
+    asked = rule.most or runtime.watch.timings or "first" in dict(runtime.watch.stall_limits)
+    if not asked or not (rule.progress_file or rule.progress_pattern):
+        return None
+    from launcher.recovery.progress import ProgressGate
 
-    def answer(self) -> None:
-        """Answer questions in this attempt, from a moment after its start on."""
-        timers = self._runtime.loop.timers
-        if self._answering not in timers:
-            self._answering = self.server or Later(time.monotonic() + SERVE_AFTER_S, self.serve)
-            timers.append(self._answering)
+    search = None
+    if rule.progress_pattern:
+        from launcher.recovery.search import Search
 
-    def serve(self) -> None:
-        """Start to answer our user's questions about the processes; costs nothing until one comes."""
-        runtime = self._runtime
-        if self._make_server is None or runtime.group.refused is not None:
-            return
-        if self.server is None:
-            self.server = self._make_server()
-            if self._coordination.speaks:  # for all launchers of a node; the others answer through it
-                self.server.open()
-        runtime.loop.timers.append(self.server)
+        search = Search(rule.progress_pattern, runtime.group.helpers, runtime.loop, runtime.say)
+    return ProgressGate(rule, search, runtime.say)
+
+
+def read_last_output(runtime: Runtime, hidden: list[Cause]) -> None:
+    """Warn of exceptions that a status of 0 hides, and of a loss that stayed NaN to the end.
+
+    Args:
+        runtime: Values and tools of the launcher.
+        hidden: Takes the causes of such failures.
+    """
+    if runtime.forwarder.told is not None:
+        return
+    tails = [
+        (one.child.name, tail)
+        for place, one in enumerate(runtime.group.processes)
+        for tail in runtime.output.read_tails(place)
+    ]
+    if any(sign in tail for sign in HIDDEN for _, tail in tails):
+        from launcher.agent.ends import find_hidden
+
+        for cause in find_hidden(runtime):
+            hidden.append(cause)
+            runtime.say(f"warning: {cause.what}; fix: {cause.fix}", "hidden-failure")
+    tails = [(name, tail) for name, tail in tails if b"nan" in tail or b"NaN" in tail]
+    if tails and runtime.first is None and runtime.reason is None:
+        from launcher.observers.loss import describe_loss
+
+        note = describe_loss(tails)
+        if note is not None:
+            runtime.say(note, "loss-nan")

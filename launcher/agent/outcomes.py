@@ -234,7 +234,8 @@ class Outcomes:
 
     def _note_gpu_faults(self) -> Recovery | None:
         """Mark this node bad for a GPU fault, unless a failed attempt already did."""
-        runtime, faults = self._runtime, self._observers.gpus.find_faults()
+        runtime, gpus = self._runtime, self._observers.gpus
+        faults = [] if gpus is None else gpus.find_faults()
         if not faults:
             return None
         from launcher.machine.host import Host

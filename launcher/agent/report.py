@@ -111,7 +111,8 @@ def judge(runtime: Runtime, observers: Observers, first: Process, survivors: Seq
     after = observers.counters_after
     after = after or faults.guard("counters", lambda: read_counters(host, before), Counters())
     none_yet = tuple[Xid, ...]()
-    after = replace(after, xids=faults.guard("the GPUs' errors", observers.gpus.read, none_yet))
+    if observers.gpus is not None:
+        after = replace(after, xids=faults.guard("the GPUs' errors", observers.gpus.read, none_yet))
     causes: Sequence[Cause] = find_causes(ends[0], before, host, after, faults, ends[1:], explain)
     causes = faults.guard("ports", lambda: name_reserved(causes, port), causes)
     verdict = _make(runtime, observers, ends, causes, faults, survivors)

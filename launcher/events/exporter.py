@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
     Event = Mapping[str, object]
+    Value = str | bool | int | float
 
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 READ_BYTES = 1 << 16
@@ -45,7 +46,8 @@ PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"
 MODULES = {"http/protobuf": "http", "grpc": "grpc"}
 """Packages of the exporters, by protocol: opentelemetry-exporter-otlp-proto-NAME."""
 SERVICE = "launcher"
-OF_EVERY_EVENT = ("schema", "time", "job", "run", "node", "attempt", "event", "text")
+OF_EVERY_EVENT = ("schema", "time", "job", "run", "event", "text")
+"""Keys that are no attributes of a span; the node and the attempt are."""
 SIMPLE = (str, bool, int, float)
 COMPLAINT_LENGTH = 300
 MEMORY_BYTES = 1 << 29
@@ -104,120 +106,92 @@ class Complaints(logging.Handler):
 class Spans:
     """Spans of one launcher, made from its events in their order."""
 
-    def __init__(self, ids: Ids, names: dict[str, str], provider: TracerProvider, chosen: OwnIds) -> None:
-        """Make no span yet.
+    def __init__(self, ids: Ids, names: dict[str, str], provider: TracerProvider, event: Event) -> None:
+        """Begin this launcher's span, with its own startup as the first part.
 
         Args:
-            ids: Their ids.
+            ids: Ids of spans.
             names: Attributes with the names of the job and of its run.
-            provider: Makes the spans.
-            chosen: Gives them their ids.
+            provider: Makes the spans; its generator of ids is an `OwnIds`.
+            event: The first event.
         """
-        self._names = names
-        self._ids, self._chosen = ids, chosen
+        self._ids, self._chosen = ids, provider.id_generator
         self._tracer = provider.get_tracer("launcher", __version__)
-        self._own: Span | None = None
         self._attempt: Span | None = None
-        self._stop: Span | None = None
-        self._trains_ns: int | None = None
-        self._stops_ns: int | None = None
+        self._begun: dict[str, int] = {}
+        """When the parts of the attempt began, nanoseconds since 1970."""
         self._ended_ns: int | None = None
-        self._last_ns = 0
+        self._last_ns = now = read_time(event)
+        flags = "01" if ids.above is None else ids.above.flags
+        above = ids.above if ids.is_root else Parent(ids.trace_id, ids.root_id, flags)
+        began = now - read_seconds(event)
+        facts = {**describe(event, names), "launcher.version": __version__}
+        name, context = "job" if ids.is_root else "node", None if above is None else within(above)
+        self._own = self._begin(name, ids.own_id, began, context, facts)
+        self._add("start", self._own, began, now)
 
     def take(self, event: Event) -> None:
         """Take an event: it begins or ends spans, and is an event of the one that is open."""
         now = self._last_ns = read_time(event)
-        name = str(event.get("event"))
-        if self._own is None:
-            self._begin(event, now)
-        if name == "attempt-started":
-            self._begin_attempt(event, now)
-        elif name == "end":
+        name, facts = str(event.get("event")), describe(event)
+        if name in ("attempt-started", "end"):
             self._close_attempt()
-        at = self._attempt or self._own
-        assert at is not None  # noqa: S101 - `_begin` has made it
-        at.add_event(name, describe(event, {"text": str(event.get("text", ""))}), now)
+        if name == "attempt-started":
+            number, began = event.get("attempt"), now - read_seconds(event)
+            own_id = self._ids.name_attempt(number if isinstance(number, int) else 0)
+            self._attempt = self._begin("attempt", own_id, began, trace.set_span_in_context(self._own), facts)
+        (self._attempt or self._own).add_event(name, {"text": str(event.get("text", "")), **facts}, now)
         if name == "gathered":
-            self._add("roll_call", now - read_seconds(event), now)
-        elif name == "training":
-            self._trains_ns = now
-        elif name == "stop":
-            self._stops_ns = now
-        elif name == "attempt-ended":
-            self._note_end(event, now)
+            self._add("roll_call", self._own, now - read_seconds(event), now)
+        elif name in ("training", "stop"):
+            self._begun[name] = now
+        elif name == "attempt-ended" and self._attempt is not None:
+            self._end_attempt(self._attempt, event, now)
         elif name == "first-failure" and self._attempt is not None:
-            self._attempt.set_attributes(describe(event, {}))
+            self._attempt.set_attributes(facts)
         elif name == "end":
-            self._end(event, now)
+            note_result(self._own, event)
+            self._own.end(now)
 
-    def _begin(self, event: Event, now: int) -> None:
-        """Begin this launcher's span, with its own startup as the first part."""
-        ids, started = self._ids, now - read_seconds(event)
-        facts = {**describe(event, self._names), "launcher.version": __version__}
-        above = ids.above if ids.is_root else Parent(ids.trace_id, ids.root_id, self._flags)
-        context = None if above is None else within(above)
-        self._chosen.chosen = ids.own_id
-        name = "job" if ids.is_root else "node"
-        self._own = self._tracer.start_span(name, context, attributes=facts, start_time=started)
-        self._add("start", started, now)
+    def _begin(
+        self, name: str, own_id: str, began: int, context: Context | None, facts: dict[str, Value]
+    ) -> Span:
+        assert isinstance(self._chosen, OwnIds)  # noqa: S101 - `follow` has made it
+        self._chosen.chosen = own_id
+        return self._tracer.start_span(name, context, attributes=facts, start_time=began)
 
-    @property
-    def _flags(self) -> str:
-        return "01" if self._ids.above is None else self._ids.above.flags
-
-    def _add(self, name: str, began: int, ended: int, parent: Span | None = None) -> None:
+    def _add(self, name: str, above: Span, began: int, ended: int) -> None:
         """Add a span that is over."""
-        above = parent or self._own
-        assert above is not None  # noqa: S101 - it is made first
         span = self._tracer.start_span(name, trace.set_span_in_context(above), start_time=min(began, ended))
         span.end(ended)
 
-    def _begin_attempt(self, event: Event, now: int) -> None:
-        self._close_attempt()
-        assert self._own is not None  # noqa: S101 - it is made first
-        number = event.get("attempt")
-        self._chosen.chosen = self._ids.name_attempt(number if isinstance(number, int) else 0)
-        self._attempt = self._tracer.start_span(
-            "attempt",
-            trace.set_span_in_context(self._own),
-            attributes=describe(event, {}),
-            start_time=now - read_seconds(event),
-        )
-
-    def _note_end(self, event: Event, now: int) -> None:
+    def _end_attempt(self, attempt: Span, event: Event, now: int) -> None:
         """Note the end of an attempt; its cause comes later, so its span stays open."""
-        if self._attempt is None:
-            return
         self._ended_ns = now
-        self._attempt.set_attributes(describe(event, {}))
-        if self._trains_ns is not None:
-            self._add("training", self._trains_ns, max(self._trains_ns, self._stops_ns or now), self._attempt)
-        if self._stops_ns is not None:
-            self._add("stop", self._stops_ns, now, self._attempt)
-        self._trains_ns = self._stops_ns = None
-        if event.get("status"):
-            self._attempt.set_status(Status(StatusCode.ERROR, str(event.get("text", ""))))
+        note_result(attempt, event)
+        for name, until in (("training", self._begun.get("stop", now)), ("stop", now)):
+            if name in self._begun:
+                self._add(name, attempt, self._begun[name], max(self._begun[name], until))
+        self._begun = {}
 
     def _close_attempt(self) -> None:
         if self._attempt is not None:
             self._attempt.end(self._ended_ns or self._last_ns)
         self._attempt = self._ended_ns = None
 
-    def _end(self, event: Event, now: int) -> None:
-        """End this launcher's own span: the job is over here."""
-        if self._own is not None:
-            self._own.set_attributes(describe(event, {}))
-            if event.get("status") != 0:
-                self._own.set_status(Status(StatusCode.ERROR, str(event.get("text", ""))))
-            self._own.end(now)
-            self._own = None
-
     def close(self) -> None:
         """End what is open: the launcher was killed."""
         self._close_attempt()
-        if self._own is not None:
+        if self._own.is_recording():
             self._own.set_status(Status(StatusCode.ERROR, "the launcher was killed"))
             self._own.end(self._last_ns)
+
+
+def note_result(span: Span, event: Event) -> None:
+    """Note in a span how what it shows has ended."""
+    span.set_attributes(describe(event))
+    if event.get("status") != 0:
+        span.set_status(Status(StatusCode.ERROR, str(event.get("text", ""))))
 
 
 def within(parent: Parent) -> Context:
@@ -228,17 +202,13 @@ def within(parent: Parent) -> Context:
     return trace.set_span_in_context(NonRecordingSpan(context))
 
 
-def describe(event: Event, more: dict[str, str]) -> dict[str, str | bool | int | float]:
+def describe(event: Event, more: Mapping[str, str] | None = None) -> dict[str, Value]:
     """Return an event's attributes: its own fields, the node and the attempt."""
-    facts: dict[str, str | bool | int | float] = dict(more)
+    facts: dict[str, Value] = dict(more or {})
     for name, value in event.items():
-        if name in OF_EVERY_EVENT and name not in ("node", "attempt"):
-            continue
-        key = "host.name" if name == "host" else f"launcher.{name}"
-        if isinstance(value, SIMPLE):
-            facts[key] = value
-        elif value is not None:
-            facts[key] = json.dumps(value)
+        if name not in OF_EVERY_EVENT and value is not None:
+            key = "host.name" if name == "host" else f"launcher.{name}"
+            facts[key] = value if isinstance(value, SIMPLE) else json.dumps(value)
     return facts
 
 
@@ -254,13 +224,13 @@ def read_seconds(event: Event) -> int:
     return int(seconds * 1e9) if isinstance(seconds, int | float) else 0
 
 
-def read_events(fd: int) -> Iterator[dict[str, object]]:
-    """Yield the events from a socket, until it ends."""
+def read_events(fd: int) -> Iterator[dict[str, object] | None]:
+    """Yield the events from a socket, and None at its end."""
     rest = b""
     while data := os.read(fd, READ_BYTES):
         *lines, rest = (rest + data).split(b"\n")
-        for line in filter(None, lines):
-            yield json.loads(line)
+        yield from map(json.loads, filter(None, lines))
+    yield None
 
 
 def follow(fd: int, environ: Mapping[str, str], own: str, exporter: SpanExporter) -> None:
@@ -270,42 +240,32 @@ def follow(fd: int, environ: Mapping[str, str], own: str, exporter: SpanExporter
     """
     waiting: list[dict[str, object]] = []
     spans: Spans | None = None
-    provider: TracerProvider | None = None
     processor = BatchSpanProcessor(exporter)
-    for event in with_end(read_events(fd)):
+    for event in read_events(fd):
         waiting += [] if event is None else [event]
         if spans is None and waiting and (event is None or event.get("run")):
             run = str(waiting[-1].get("run") or own)
             job = str(waiting[-1].get("job") or run)
             ids = find_ids(environ, job, run, own)
-            chosen = OwnIds(ids.trace_id)
             provider = TracerProvider(
-                resource=name_service(environ), id_generator=chosen, shutdown_on_exit=False
+                resource=name_service(environ), id_generator=OwnIds(ids.trace_id), shutdown_on_exit=False
             )
             provider.add_span_processor(processor)
-            spans = Spans(ids, {"launcher.job": job, "launcher.run": run}, provider, chosen)
+            spans = Spans(ids, {"launcher.job": job, "launcher.run": run}, provider, waiting[0])
         while spans is not None and waiting:
             spans.take(waiting.pop(0))
-    if spans is not None and provider is not None:
+    if spans is not None:
         spans.close()
-        provider.force_flush()  # the launcher limits the time
+        processor.force_flush()  # the launcher limits the time
     exporter.shutdown()
-
-
-def with_end(events: Iterator[dict[str, object]]) -> Iterator[dict[str, object] | None]:
-    """Yield events, and None at their end."""
-    yield from events
-    yield None
 
 
 def name_service(environ: Mapping[str, str]) -> Resource:
     """Return what the spans are about: the user's OTEL_RESOURCE_ATTRIBUTES, and a name if it has none."""
     resource = Resource.create()
-    is_named = environ.get("OTEL_SERVICE_NAME") or "service.name=" in environ.get(
-        "OTEL_RESOURCE_ATTRIBUTES", ""
-    )
-    ours = {} if is_named else {"service.name": SERVICE, "service.version": __version__}
-    return resource.merge(Resource(ours))
+    if environ.get("OTEL_SERVICE_NAME") or "service.name=" in environ.get("OTEL_RESOURCE_ATTRIBUTES", ""):
+        return resource
+    return resource.merge(Resource({"service.name": SERVICE, "service.version": __version__}))
 
 
 def make_exporter(environ: Mapping[str, str]) -> SpanExporter:

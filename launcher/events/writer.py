@@ -9,15 +9,12 @@ import time
 
 from launcher.core.log import CLOCK
 from launcher.core.redact import shorten
-from launcher.output.console import BACKLOG_LIMIT_BYTES, LogFile
+from launcher.output.console import LogFile
 from launcher.process.kernel import die_with_parent
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from launcher.output.console import Console
-    from launcher.process.loop import Loop
+    from collections.abc import Mapping
 
 SCHEMA = 1
 NODE_MARK = "%n"
@@ -77,58 +74,6 @@ def _without_colours(text: str) -> str:
 def name_file(path: str, node_rank: int | None) -> str:
     """Return the absolute path of the file of events: ``%n`` is the rank of the node, 0 if it has none."""
     return os.path.abspath(path.replace(NODE_MARK, str(node_rank or 0)))
-
-
-class Sink:
-    """The socket of a process that takes events. Each event is one write, and a whole line.
-
-    What it does not take yet waits in a queue. Events that do not fit are dropped and counted, and this is
-    reported once.
-    """
-
-    def __init__(self, console: Console, loop: Loop, complain: Callable[[str], None]) -> None:
-        self.console = console
-        self._loop, self._complain = loop, complain
-        self._lost = 0
-
-    def add(self, line: bytes) -> None:
-        """Write one event, or queue it."""
-        console = self.console
-        console.flush()
-        if console.backlog_bytes > BACKLOG_LIMIT_BYTES:
-            self._lost += 1
-        else:
-            console.write(b"\n" + line if console.torn else line)
-        self._watch()
-
-    def _watch(self) -> None:
-        """Wait for the destination if events are queued, and report the first error."""
-        console = self.console
-        if console.poll_fd is not None and console.backlog_bytes and not self._loop.watches(console.poll_fd):
-            self._loop.add(console.poll_fd, self._flush, writable=True)
-        complaint = console.take_complaint()
-        if complaint is not None:
-            self._complain(complaint)
-
-    def _flush(self) -> None:
-        console = self.console
-        console.flush()
-        if not console.backlog_bytes and console.poll_fd is not None:
-            self._loop.remove(console.poll_fd)
-        self._watch()
-
-    def close(self, deadline_s: float) -> None:
-        """Write the queue until a time (monotonic seconds), and report how many events were dropped."""
-        console = self.console
-        if console.backlog_bytes:
-            console.drain(deadline_s)
-        if console.poll_fd is not None:
-            self._loop.remove(console.poll_fd)
-        left = console.backlog_bytes
-        console.close()
-        if self._lost or left:
-            what = f"{self._lost} events" if self._lost else f"{left} bytes of events"
-            self._complain(f"{console.name}: {what} were lost, because it does not accept them fast enough")
 
 
 def append_events(fd: int, path: str) -> None:

@@ -34,17 +34,10 @@ MAPS_BYTES = 16 << 20
 PRIVILEGED = 1024
 """Ports below it belong to services: DNS, HTTP, NFS. No framework's processes meet there."""
 LIBRARIES = (
-    *(b"/libtorch_cpu.so", b"/libtorch_python.so", b"/libtensorflow_framework.so", b"/libtensorflow_cc.so"),
-    *(
-        b"/xla_extension.so",
-        b"/libjax_common.so",
-        b"/libmpi.so",
-        b"/libmpich.so",
-        b"/libmpi_",
-        b"/libnccl.so",
-    ),
-    *(b"/librccl.so", b"/libgloo.so", b"/libccl.so", b"/mpi_lib"),
-)
+    b"/libtorch_cpu.so /libtorch_python.so /libtensorflow_framework.so /libtensorflow_cc.so /mpi_lib "
+    b"/xla_extension.so /libjax_common.so /libmpi.so /libmpich.so /libmpi_ /libnccl.so /librccl.so "
+    b"/libgloo.so /libccl.so"
+).split()
 """Beginnings of the names of libraries over which the processes of a job connect."""
 DIRECT = ("/dev/infiniband/", "/dev/knem", "/dev/xpmem")
 """Devices over which processes communicate without a socket that the kernel could show."""

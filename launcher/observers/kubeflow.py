@@ -11,14 +11,11 @@ Source: kubeflow/trainer, docs/user-guides/trainjob-progress.md (since 2.2, feat
 from __future__ import annotations
 
 import json
-import os
-import re
 import time
-from collections import deque
 
 from launcher.core.redact import quote
 from launcher.machine.whole import read_whole
-from launcher.observers.stragglers import NUMBER
+from launcher.observers.stragglers import find_last, read_numbers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,13 +35,9 @@ SENT, NONE = "sent", "none"
 
 def find_metrics(pattern: str, tail: bytes) -> dict[str, float]:
     """Return the numbers in the named groups of the last match of an output; empty if there are none."""
-    search = re.compile(os.fsencode(pattern), re.MULTILINE)
-    matches = deque(search.finditer(tail.replace(b"\r", b"\n")), maxlen=1)
-    found = {}
-    for name, text in (matches[0].groupdict() if matches else {}).items():
-        numbers = NUMBER.findall((text or b"").decode("ascii", "replace"))
-        if numbers:
-            found[name] = float(numbers[0].replace(",", "").replace("_", ""))
+    last = find_last(pattern, tail)
+    groups = {} if last is None else last.groupdict()
+    found = {name: numbers[0] for name, text in groups.items() if (numbers := read_numbers(text))}
     return dict(list(found.items())[:METRICS_MAX])
 
 

@@ -19,7 +19,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from launcher.core.log import Say
     from launcher.core.supervision import Contact as Planned
     from launcher.observers.connections import ConnectionTable, Ends
     from launcher.observers.watched import Watched
@@ -53,8 +52,6 @@ class MeetingWatch:
 
     Attributes:
         due: When to call `fire` (monotonic seconds); None if never again.
-        unmet: Message that the processes have not met; None until it is reported. Withdrawn if they meet
-            after all.
         together_at: When all processes were first seen connected within this node (monotonic seconds).
     """
 
@@ -62,8 +59,7 @@ class MeetingWatch:
         self,
         planned: Planned,
         processes: Sequence[Process],
-        say: Say,
-        end: Callable[[str], None],
+        tell: Callable[[str, bool], None],
         is_ending: Callable[[], bool],
         started: float,
     ) -> None:
@@ -72,18 +68,16 @@ class MeetingWatch:
         Args:
             planned: What to check.
             processes: All processes of this attempt.
-            say: Prints one line.
-            end: Ends the job as a failure, for a reason.
+            tell: Called with a message that they have not met in time (False), or have met after that (True).
             is_ending: Whether the job is being stopped; then nothing is reported.
             started: Monotonic time of the start.
         """
-        self._planned, self._say, self._end, self._is_ending = planned, say, end, is_ending
+        self._planned, self._tell, self._is_ending = planned, tell, is_ending
         self._processes: Children | Workers
         self._processes = Workers(processes[0]) if planned.of_agent else Children(processes, started)
         self._least_s = min(LEAST_S, planned.timeout_s)
         self._has_said = False
         self._until_cpu_s = self._cost_s = 0.0
-        self.unmet: str | None = None
         table = self._begin(started)
         self.due: float | None = started + PAUSE_S if table is not None and processes else None
 
@@ -136,10 +130,13 @@ class MeetingWatch:
         if self.due is None:  # the kernel does not show it any more
             return
         if self.has_met:
-            self._finish(age)
+            self.due = None
+            if self._has_said:
+                self._tell(f"the processes have met, {age:.0f} s after their start", True)
             return
         if is_long:
-            self._warn(age)
+            self._has_said = True
+            self._tell(self._describe(age), False)
         pause = min(
             PAUSE_LIMIT_S, max(PAUSE_S, age / AGE_SHARE, min(self._cost_s * COST_SHARE, COST_LIMIT_S))
         )
@@ -190,23 +187,6 @@ class MeetingWatch:
         return has_framework and all(
             one.end - begin >= self._least_s for one, begin in zip(members, since, strict=True)
         )
-
-    def _finish(self, age: float) -> None:
-        self.due = None
-        if self.unmet is not None:
-            self.unmet = None
-            self._say(f"the processes have met, {age:.0f} s after their start", "met")
-
-    def _warn(self, age: float) -> None:
-        self._has_said = True
-        self.unmet = self._describe(age)
-        if self._planned.required:
-            self._end(self.unmet)
-        else:
-            from launcher.failure.symptoms import make_cause
-
-            fix = make_cause("unmet", what=self.unmet).fix
-            self._say(f"warning: [never-met] {self.unmet}; fix: {fix}", "never-met")
 
     def _describe(self, age: float) -> str:
         """Return a message about what was not seen."""

@@ -68,19 +68,25 @@ def find_numbers(pattern: str, tails: Mapping[int, bytes]) -> list[tuple[int, fl
         pattern: Regular expression of ``--progress-pattern``.
         tails: The last output of each rank.
     """
-    search = re.compile(os.fsencode(pattern), re.MULTILINE)
     found = []
     for rank, tail in tails.items():
-        matches = deque(search.finditer(tail.replace(b"\r", b"\n")), maxlen=1)
-        if not matches:
-            continue
-        last = matches[0]
-        group = "value" if "value" in search.groupindex else min(search.groups, 1)
-        text = last.group(group) or b""
-        words = NUMBER.findall(text.decode("ascii", "replace"))
-        if words:
-            found.append((rank, float(words[-1].replace(",", "").replace("_", ""))))
+        last = find_last(pattern, tail)
+        if last is not None:
+            group = "value" if "value" in last.re.groupindex else min(last.re.groups, 1)
+            found += [(rank, number) for number in read_numbers(last.group(group))[-1:]]
     return found
+
+
+def find_last(pattern: str, tail: bytes) -> re.Match[bytes] | None:
+    """Return the last match of a pattern in an output; None without one."""
+    search = re.compile(os.fsencode(pattern), re.MULTILINE)
+    return next(iter(deque(search.finditer(tail.replace(b"\r", b"\n")), maxlen=1)), None)
+
+
+def read_numbers(text: bytes | None) -> list[float]:
+    """Return the numbers in a part of a match."""
+    words = NUMBER.findall((text or b"").decode("ascii", "replace"))
+    return [float(word.replace(",", "").replace("_", "")) for word in words]
 
 
 def ask_numbers(

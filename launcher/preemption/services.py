@@ -1,6 +1,4 @@
-"""Requests to the metadata services of three clouds, and the meaning of the answers.
-
-Pure, except that each service remembers what it has learned.
+"""The metadata services of three clouds: what is asked, and the meaning of the answers. A function for each.
 
 Source: Azure, "Scheduled Events for Linux VMs" (version 2020-07-01) and "Azure Instance Metadata Service";
 AWS, "Spot Instance interruption notices" and "Use the Instance Metadata Service" (version 2); Google
@@ -15,16 +13,25 @@ from datetime import datetime, timezone
 from launcher.core.frozen import frozen
 from launcher.core.redact import quote
 from launcher.planning.preemption import AWS, AZURE, GCP
-from launcher.preemption.answers import ServiceAnswer, Unclear
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+
+    Get = Callable[[str, str, Mapping[str, str]], tuple[int, bytes]]
+    """Sends a request (verb, path, headers), and returns the status and the body, or raises `Unclear`."""
+    Known = dict[str, str]
 
 OK, UNAUTHORIZED, NOT_FOUND = 200, 401, 404
-WORDS_LENGTH = 200
-NAME_LENGTH = 128
-TOKEN_LENGTH = 1024
+NAME_PATH = "/metadata/instance/compute/name?api-version=2021-02-01&format=text"
+EVENTS_PATH = "/metadata/scheduledevents?api-version=2020-07-01"
+METADATA = {"Metadata": "true"}
+TOKEN_PATH, TOKEN_LASTS = "/latest/api/token", {"X-aws-ec2-metadata-token-ttl-seconds": "21600"}
+ACTION_PATH = "/latest/meta-data/spot/instance-action"
+PREEMPTED_PATH = "/computeMetadata/v1/instance/preempted"
+"""Without wait_for_change, because a connection that stays open for days may be dead."""
+FLAVOR = {"Metadata-Flavor": "Google", "Host": "metadata.google.internal"}
+WORDS_LENGTH, NAME_LENGTH, TOKEN_LENGTH = 200, 128, 1024
 EVENTS_MAX = 1000
 SCHEDULED = {
     "Preempt": "reclaims this spot machine",
@@ -33,6 +40,12 @@ SCHEDULED = {
     "Reboot": "restarts this machine",
 }
 """Azure's kinds of events that end the processes. Not Freeze, which is a pause of a few seconds."""
+ACTIONS = ("hibernate", "stop", "terminate")
+"""AWS's kinds of interruptions."""
+
+
+class Unclear(Exception):
+    """The service gave no usable answer; the message says why, and is safe to show."""
 
 
 @frozen
@@ -50,140 +63,77 @@ class Notice:
     at: float | None
 
 
-class Azure:
-    """Azure's Scheduled Events; other machines' events in the scale set are ignored."""
-
-    title = "Azure"
-    every_s = 2.0
-    NAME = "/metadata/instance/compute/name?api-version=2021-02-01&format=text"
-    EVENTS = "/metadata/scheduledevents?api-version=2020-07-01"
-
-    def __init__(self) -> None:
-        self._name = ""
-
-    def request(self) -> bytes:
-        """Return the next request: for the name of this machine, then for the events."""
-        return _get(self.EVENTS if self._name else self.NAME, "169.254.169.254", {"Metadata": "true"})
-
-    def read(self, answer: ServiceAnswer) -> list[Notice] | None:
-        """Return the events for this machine; None if there is more to ask.
-
-        Raises:
-            Unclear: The answer cannot be understood.
-        """
-        _expect_ok(answer)
-        if not self._name:
-            name = answer.body.decode("ascii", "replace").strip()
-            if not name or len(name) > NAME_LENGTH or not name.isascii() or not name.isprintable():
-                raise Unclear("it does not give this machine's name")
-            self._name = name
-            return None
-        document = _parse_json(answer.body)
-        events = document.get("Events")
-        if not isinstance(events, list):
-            raise Unclear("an answer without Events")
-        found = (self._read_event(event) for event in events[:EVENTS_MAX] if isinstance(event, dict))
-        return [notice for notice in found if notice is not None]
-
-    def _read_event(self, event: Mapping[str, object]) -> Notice | None:
-        kind, resources = event.get("EventType"), event.get("Resources")
-        means = SCHEDULED.get(kind) if isinstance(kind, str) else None
-        names = [name.lower() for name in _texts(resources)]
-        if means is None or self._name.lower() not in names:
-            return None
-        why = _words(event.get("Description"))
-        what = f"{self.title} {means} (scheduled event {kind}, {self._name}{f': {why}' if why else ''})"
-        at = None if event.get("EventStatus") == "Started" else parse_time(event.get("NotBefore"))
-        return Notice(str(event.get("EventId"))[:NAME_LENGTH], what, at)
+def ask_azure(get: Get, known: Known) -> list[Notice]:
+    """Return Azure's scheduled events for this machine; others are of the same scale set."""
+    if "name" not in known:
+        why = "it does not give this machine's name"
+        known["name"] = _ask_word(get, "GET", NAME_PATH, METADATA, NAME_LENGTH, why)
+    status, body = get("GET", EVENTS_PATH, METADATA)
+    _expect_ok(status)
+    events = _parse_json(body).get("Events")
+    if not isinstance(events, list):
+        raise Unclear("an answer without Events")
+    found = (_read_event(event, known["name"]) for event in events[:EVENTS_MAX] if isinstance(event, dict))
+    return [notice for notice in found if notice is not None]
 
 
-class Aws:
-    """AWS's interruption notice of a spot instance; reading it needs a token, which is requested first."""
+def _read_event(event: Mapping[str, object], name: str) -> Notice | None:
+    kind, resources, why = event.get("EventType"), event.get("Resources"), event.get("Description")
+    means = SCHEDULED.get(kind) if isinstance(kind, str) else None
+    names = resources if isinstance(resources, list) else []
+    if means is None or name.lower() not in [one.lower() for one in names if isinstance(one, str)]:
+        return None
+    words = quote(" ".join(why.split()), WORDS_LENGTH) if isinstance(why, str) else ""
+    what = f"Azure {means} (scheduled event {kind}, {name}{f': {words}' if words else ''})"
+    at = None if event.get("EventStatus") == "Started" else parse_time(event.get("NotBefore"))
+    return Notice(str(event.get("EventId"))[:NAME_LENGTH], what, at)
 
-    title = "AWS"
-    every_s = 5.0
-    TOKEN = "/latest/api/token"  # noqa: S105 - a path
-    ACTION = "/latest/meta-data/spot/instance-action"
-    LASTS_S = 21600
-    ACTIONS = ("hibernate", "stop", "terminate")
 
-    def __init__(self) -> None:
-        self._token = ""
-        self._was_taken = False
-
-    def request(self) -> bytes:
-        """Return the next request: for a token, then for the notice."""
-        host = "169.254.169.254"
-        if not self._token:
-            wanted = {"X-aws-ec2-metadata-token-ttl-seconds": str(self.LASTS_S), "Content-Length": "0"}
-            return _get(self.TOKEN, host, wanted, "PUT")
-        return _get(self.ACTION, host, {"X-aws-ec2-metadata-token": self._token})
-
-    def read(self, answer: ServiceAnswer) -> list[Notice] | None:
-        """Return the notice, if there is one; None if there is more to ask.
-
-        Raises:
-            Unclear: The answer cannot be understood.
-        """
-        if not self._token:
-            _expect_ok(answer)
-            token = answer.body.decode("latin-1").strip()
-            if not token or len(token) > TOKEN_LENGTH or not token.isascii() or not token.isprintable():
-                raise Unclear("it returned no token")  # the token becomes a header of ours
-            self._token, self._was_taken = token, False
-            return None
-        if answer.status == UNAUTHORIZED:
-            self._token = ""
-            if self._was_taken:  # the token has expired, as each does after some hours
-                return None
+def ask_aws(get: Get, known: Known) -> list[Notice]:
+    """Return AWS's interruption notice of a spot instance. Reading it needs a token, which expires."""
+    is_new = "token" not in known
+    if is_new:
+        why = "it returned no token"
+        known["token"] = _ask_word(get, "PUT", TOKEN_PATH, TOKEN_LASTS, TOKEN_LENGTH, why)
+    status, body = get("GET", ACTION_PATH, {"X-aws-ec2-metadata-token": known["token"]})
+    if status == UNAUTHORIZED:
+        del known["token"]
+        if is_new:
             raise Unclear("it rejects its own token")
-        self._was_taken = True
-        if answer.status == NOT_FOUND:
-            return []
-        _expect_ok(answer)
-        document = _parse_json(answer.body)
-        action = document.get("action")
-        if action not in self.ACTIONS:
-            raise Unclear("an answer without a known action")
-        # Hibernation begins at once, whatever time the notice has
-        at = None if action == "hibernate" else parse_time(document.get("time"))
-        what = f"AWS reclaims this spot instance (interruption notice: {action})"
-        return [Notice(f"{action} {document.get('time')}"[:NAME_LENGTH], what, at)]
+        return ask_aws(get, known)
+    if status == NOT_FOUND:
+        return []
+    _expect_ok(status)
+    document = _parse_json(body)
+    action, time = document.get("action"), document.get("time")
+    if action not in ACTIONS:
+        raise Unclear("an answer without a known action")
+    # Hibernation begins at once, whatever time the notice has
+    at = None if action == "hibernate" else parse_time(time)
+    what = f"AWS reclaims this spot instance (interruption notice: {action})"
+    return [Notice(f"{action} {time}"[:NAME_LENGTH], what, at)]
 
 
-class Gcp:
-    """Google Cloud's flag for a preempted machine: true for the 30 seconds that it has left."""
-
-    title = "Google Cloud"
-    every_s = 2.0
-    PREEMPTED = "/computeMetadata/v1/instance/preempted"
-    """Without wait_for_change, because a connection that stays open for days may be dead."""
-
-    def request(self) -> bytes:
-        """Return the request."""
-        return _get(self.PREEMPTED, "metadata.google.internal", {"Metadata-Flavor": "Google"})
-
-    def read(self, answer: ServiceAnswer) -> list[Notice] | None:
-        """Return the notice, if there is one.
-
-        Raises:
-            Unclear: The answer cannot be understood.
-        """
-        _expect_ok(answer)
-        word = answer.body.strip().upper()
-        if word not in (b"TRUE", b"FALSE"):
-            raise Unclear("an answer that is neither TRUE nor FALSE")
-        what = "Google Cloud reclaims this spot machine (instance/preempted is TRUE)"
-        return [Notice("preempted", what, None)] if word == b"TRUE" else []
+def ask_gcp(get: Get, _known: Known) -> list[Notice]:
+    """Return a notice if Google Cloud has preempted this machine, in the 30 seconds that it has left."""
+    status, body = get("GET", PREEMPTED_PATH, FLAVOR)
+    _expect_ok(status)
+    word = body.strip().upper()
+    if word not in (b"TRUE", b"FALSE"):
+        raise Unclear("an answer that is neither TRUE nor FALSE")
+    what = "Google Cloud reclaims this spot machine (instance/preempted is TRUE)"
+    return [Notice("preempted", what, None)] if word == b"TRUE" else []
 
 
-Service = Azure | Aws | Gcp
+SERVICES: Mapping[str, tuple[str, float, Callable[[Get, Known], list[Notice]]]] = {
+    AZURE: ("Azure", 2.0, ask_azure),
+    AWS: ("AWS", 5.0, ask_aws),
+    GCP: ("Google Cloud", 2.0, ask_gcp),
+}
+"""The services by their names in ``--preemption``: the cloud, seconds between questions, and what asks.
 
-
-def make_service(name: str) -> Service:
-    """Return the service with this name in ``--preemption``."""
-    kinds: dict[str, type[Azure] | type[Aws] | type[Gcp]] = {AZURE: Azure, AWS: Aws, GCP: Gcp}
-    return kinds[name]()
+What asks raises `Unclear` without a usable answer. It keeps what it has to know first in the second argument.
+"""
 
 
 def parse_time(value: object) -> float | None:
@@ -206,15 +156,9 @@ def _parse_iso(text: str) -> datetime:
     return datetime.fromisoformat(text.strip().replace("Z", "+00:00"))
 
 
-def _get(path: str, host: str, headers: Mapping[str, str], verb: str = "GET") -> bytes:
-    lines = [f"{verb} {path} HTTP/1.1", f"Host: {host}", "Connection: close", "User-Agent: launcher"]
-    lines += [f"{name}: {value}" for name, value in headers.items()]
-    return "\r\n".join([*lines, "", ""]).encode("ascii")
-
-
-def _expect_ok(answer: ServiceAnswer) -> None:
-    if answer.status != OK:
-        raise Unclear(f"status {answer.status}")
+def _expect_ok(status: int) -> None:
+    if status != OK:
+        raise Unclear(f"status {status}")
 
 
 def _parse_json(body: bytes) -> Mapping[str, object]:
@@ -227,10 +171,11 @@ def _parse_json(body: bytes) -> Mapping[str, object]:
     return document
 
 
-def _texts(value: object) -> list[str]:
-    return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
-
-
-def _words(value: object) -> str:
-    """Return a text of the service, safe to show on one line; empty for any other value."""
-    return quote(" ".join(value.split()), WORDS_LENGTH) if isinstance(value, str) else ""
+def _ask_word(get: Get, verb: str, path: str, headers: Mapping[str, str], limit: int, why: str) -> str:
+    """Return a name or a token, which may become a header of ours; ``why``: the complaint about any other."""
+    status, body = get(verb, path, headers)
+    _expect_ok(status)
+    text = body.decode("latin-1").strip()
+    if not text or len(text) > limit or not text.isascii() or not text.isprintable():
+        raise Unclear(why)
+    return text

@@ -1,44 +1,90 @@
-"""Polls a metadata service every few seconds, and passes on announced, withdrawn and due preemptions."""
+"""Watches for preemption of this machine: a process of ours asks, the launcher reads its answers from a pipe.
+
+The process asks every few seconds, and nothing of that can block the launcher's loop. What is announced,
+withdrawn or due follows from the answers here.
+"""
 
 from __future__ import annotations
 
+import json
 import time
 
-from launcher.preemption.answers import ServiceAnswer, Unclear
 from launcher.preemption.events import ANNOUNCED, DUE, MARGIN_S, WITHDRAWN
-from launcher.preemption.exchange import Exchange
-from launcher.preemption.services import Notice, make_service
+from launcher.preemption.services import SERVICES, Notice, Unclear
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from launcher.core.log import Say
     from launcher.core.supervision import Preemption
-    from launcher.process.loop import Loop
+    from launcher.process.helper import HelperLines, Helpers
 
+ADDRESS, PORT = "169.254.169.254", 80
+"""The same on Azure, AWS and GCP. There is no name to resolve and no proxy, and no router forwards it (RFC
+3927)."""
+ANSWER_S, LIMIT_BYTES = 4.0, 1 << 16
+"""Limits of one answer. Azure's for a scale set of 100 machines is a tenth of that size."""
 NOTICE_S = 30.0
 """Seconds that are left if the notice does not say: at least as many on Azure's spot machines, exactly on
 Google's."""
 RARELY_AFTER, RARELY_S = 10, 30.0
 """After this many failures in a row the service is asked only this often, in seconds: a machine without such
 a service does not get one later."""
-STEPS_MAX = 3
-"""Maximum number of requests without a pause: for a name, or a token, and for the notice."""
+SILENT_S = 60.0
+"""After so long without a line the process that asks is replaced: a service may answer byte by byte."""
+NAME = "launcher-cloud"
+
+
+def get(verb: str, path: str, headers: Mapping[str, str]) -> tuple[int, bytes]:
+    """Ask the metadata service, and return the status and the body.
+
+    Raises:
+        Unclear: There is no answer, or it is not a whole one.
+    """
+    from http.client import HTTPConnection, HTTPException
+
+    service = HTTPConnection(ADDRESS, PORT, timeout=ANSWER_S)
+    try:
+        service.request(verb, path, headers={"Connection": "close", "User-Agent": "launcher", **headers})
+        answer = service.getresponse()
+        body = answer.read(LIMIT_BYTES + 1)
+    except TimeoutError:
+        raise Unclear(f"no answer within {ANSWER_S:g} s") from None
+    except (OSError, HTTPException, ValueError) as error:
+        raise Unclear(getattr(error, "strerror", None) or "not an HTTP answer") from None
+    finally:
+        service.close()
+    if len(body) > LIMIT_BYTES:
+        raise Unclear(f"an answer of more than {LIMIT_BYTES >> 10} KiB")
+    if answer.length:
+        raise Unclear("a truncated answer")
+    return answer.status, body
+
+
+def ask(service: str) -> Iterator[str]:
+    """Yield what a service answers, forever, as JSON: the notices, or why there is no usable answer."""
+    _, every_s, find = SERVICES[service]
+    known: dict[str, str] = {}
+    failures = 0
+    while True:
+        try:
+            yield json.dumps([[one.key, one.what, one.at] for one in find(get, known)])
+            failures = 0
+        except Unclear as unclear:
+            yield json.dumps(str(unclear))
+            failures += 1
+        time.sleep(RARELY_S if failures >= RARELY_AFTER else every_s)
 
 
 class PreemptionWatch:
-    """Watches for preemption of this machine, as a timer of the supervisor's loop.
-
-    Attributes:
-        due: When `fire` has something to do; None once the watch is over.
-    """
+    """Passes on announced, withdrawn and due preemptions of this machine."""
 
     def __init__(
         self,
         planned: Preemption,
         grace_s: float,
-        loop: Loop,
+        helpers: Helpers,
         say: Say,
         tell: Callable[[str, str, float], object],
     ) -> None:
@@ -47,117 +93,96 @@ class PreemptionWatch:
         Args:
             planned: The service, and why it is asked.
             grace_s: Seconds that the processes have between the signal and SIGKILL.
-            loop: Loop that waits for the answers.
+            helpers: Starts the process that asks.
             say: Writes a line to the log.
             tell: Called with (`ANNOUNCED`, `WITHDRAWN` or `DUE`, a description, seconds that are left).
         """
-        self.due: float | None = time.monotonic()
-        self._service = make_service(planned.service)
-        self._lead_s, self._loop, self._say, self._tell = grace_s + MARGIN_S, loop, say, tell
-        self._ask_at = self.due
-        self._exchange: Exchange | None = None
-        self._steps = self._failures = 0
-        self._complaint = ""
+        self._service = planned.service
+        self._title, every_s, _ = SERVICES[planned.service]
+        self._lead_s, self._helpers, self._say, self._tell = grace_s + MARGIN_S, helpers, say, tell
+        self._begin_at = time.monotonic()
+        """When the process that asks is started, or replaced if it says nothing until then."""
+        self._lines: HelperLines | None = None
+        self._is_over = self._has_complained = False
         self._notice: Notice | None = None
         self._deadline = 0.0  # of the notice, in seconds since 1970
-        say(
-            f"preemption: {self._service.title} is asked every {self._service.every_s:g} s ({planned.why})",
-            "preemption-watch",
-        )
+        say(f"preemption: {self._title} is asked every {every_s:g} s ({planned.why})", "preemption-watch")
+
+    @property
+    def due(self) -> float | None:
+        """When `fire` has something to do (monotonic seconds); None for nothing."""
+        left_s = self._deadline - self._lead_s - time.time()
+        end_at = self._begin_at if self._notice is None else time.monotonic() + left_s
+        return None if self._is_over else min(self._begin_at, end_at)
 
     def fire(self, now: float) -> None:
-        """Ask, give up an answer that is late, or report that the preemption is due."""
+        """Report that the preemption is due, or start the process that asks."""
         if self._notice is not None and time.time() >= self._deadline - self._lead_s:
             self._end(self._notice)
+        if self._is_over or now < self._begin_at:
             return
-        if self._exchange is not None:
-            if now >= self._exchange.until:
-                self._exchange.give_up()
-        elif now >= self._ask_at:
-            self._steps = 0
-            self._ask()
-        self._set_due()
+        self._begin_at = now + SILENT_S
+        if self._lines is not None:
+            self._lines.close()
+            self._complain(f"no answer within {SILENT_S:g} s")
+        try:
+            self._lines = self._helpers.follow(lambda: ask(self._service), self._hear, name=NAME)
+        except OSError as error:
+            self._complain(f"no process to ask it: {error.strerror}")
 
     def close(self) -> None:
         """Stop asking."""
-        self.due = None
-        if self._exchange is not None:
-            self._exchange.close()
-            self._exchange = None
+        self._is_over = True
+        if self._lines is not None:
+            self._lines.close()
 
-    def _ask(self) -> None:
-        self._steps += 1
-        self._exchange = Exchange(self._service.request(), self._loop, self._on_outcome)
-        self._exchange.begin()
-
-    def _on_outcome(self, outcome: ServiceAnswer | str) -> None:
-        """Handle the service's answer, or the reason why there is none."""
-        self._exchange = None
-        self._ask_at = time.monotonic() + self._service.every_s
-        try:
-            if isinstance(outcome, str):
-                raise Unclear(outcome)
-            found = self._service.read(outcome)
-        except Unclear as unclear:
-            self._complain(str(unclear))
-        else:
-            if found is None and self._steps < STEPS_MAX:
-                self._ask()
-            elif found is not None:
-                self._clear_complaint()
-                self._take(found)
-        self._set_due()
+    def _hear(self, line: str | None) -> None:
+        """Handle the service's answer, the reason why there is none, or the end of the process that asks."""
+        self._begin_at = time.monotonic() + SILENT_S
+        if line is None:
+            self._lines, self._begin_at = None, time.monotonic() + RARELY_S
+        found = "the process that asks was killed" if line is None else json.loads(line)
+        if isinstance(found, str):
+            self._complain(found)
+            return
+        if self._has_complained:
+            self._has_complained = False
+            self._say(f"preemption: {self._title}'s metadata service answers now", "preemption-clear")
+        self._take([Notice(*one) for one in found])
 
     def _complain(self, why: str) -> None:
         """Say once that there is no usable answer; this is a problem of the platform, not of the job."""
-        self._failures += 1
-        if self._failures >= RARELY_AFTER:
-            self._ask_at = time.monotonic() + RARELY_S
-        if not self._complaint:
-            self._complaint = why
+        if not self._has_complained:
+            self._has_complained = True
             self._say(
-                f"preemption: {self._service.title}'s metadata service gives no usable answer ({why}); "
+                f"preemption: {self._title}'s metadata service gives no usable answer ({why}); "
                 "the job continues, and the launcher asks again",
                 "preemption-unclear",
             )
 
-    def _clear_complaint(self) -> None:
-        if self._complaint:
-            self._complaint = ""
-            self._say(f"preemption: {self._service.title}'s metadata service answers now", "preemption-clear")
-        self._failures = 0
-
-    def _take(self, found: list[Notice]) -> None:
+    def _take(self, found: Sequence[Notice]) -> None:
         """Compare the present notices with the last one."""
         if not found:
             if self._notice is not None:
                 gone, self._notice = self._notice, None
                 self._tell(WITHDRAWN, gone.what, 0.0)
             return
-        notice = min(found, key=self._find_deadline)
+        notice = min(found, key=_find_deadline)
         if notice == self._notice:
             return
-        deadline = self._find_deadline(notice)
         is_known = self._notice is not None and self._notice.key == notice.key
-        self._notice, self._deadline = notice, deadline
-        left_s = deadline - time.time()
+        self._notice, self._deadline = notice, _find_deadline(notice)
+        left_s = self._deadline - time.time()
         if notice.at is None or left_s <= self._lead_s:
             self._end(notice)
         else:
             self._tell(ANNOUNCED, f"{notice.what}{', at another time' if is_known else ''}", left_s)
-
-    def _find_deadline(self, notice: Notice) -> float:
-        return time.time() + NOTICE_S if notice.at is None else notice.at
 
     def _end(self, notice: Notice) -> None:
         """Report that the preemption is due, and stop asking: later notices change nothing."""
         self.close()
         self._tell(DUE, notice.what, max(0.0, self._deadline - time.time()))
 
-    def _set_due(self) -> None:
-        if self.due is None:
-            return
-        times = [self._ask_at if self._exchange is None else self._exchange.until]
-        if self._notice is not None:
-            times.append(time.monotonic() + self._deadline - self._lead_s - time.time())
-        self.due = min(times)
+
+def _find_deadline(notice: Notice) -> float:
+    return time.time() + NOTICE_S if notice.at is None else notice.at

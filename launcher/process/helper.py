@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     Work = Callable[[], Iterable[str]]
     Take = Callable[[Sequence[str]], None]
+    TakeLine = Callable[[str | None], None]
 
 NAME = "launcher-ask"
 LIMIT_BYTES = 1 << 14
@@ -110,6 +111,39 @@ class Served:
         self.pid = None
 
 
+class HelperLines:
+    """The lines that a process of ours writes while it runs; the loop only reads a pipe."""
+
+    def __init__(self, server: Served, fd: int, loop: Loop, take: TakeLine) -> None:
+        self._server = server
+        self._fd: int | None = fd
+        self._loop, self._take, self._rest = loop, take, b""
+        loop.add(fd, self.read)
+
+    def read(self) -> None:
+        """Pass on the lines that have come, and None once at the end of the process."""
+        while self._fd is not None:
+            try:
+                data = os.read(self._fd, LIMIT_BYTES)
+            except BlockingIOError:
+                return
+            *lines, self._rest = (self._rest + data).split(b"\n")
+            for line in lines:
+                if self._fd is not None:
+                    self._take(line.decode("utf-8", "replace"))
+            if not data and self._fd is not None:
+                self.close()
+                self._take(None)
+
+    def close(self) -> None:
+        """Stop reading, and kill the process."""
+        if self._fd is not None:
+            self._loop.remove(self._fd)
+            os.close(self._fd)
+            self._fd = None
+            self._server.close()
+
+
 class Helpers:
     """The helpers of a launcher."""
 
@@ -177,6 +211,27 @@ class Helpers:
         pid = self._fork(work, ours, theirs, name, nice)
         self._running[pid] = server = Served(pid)
         return server
+
+    def follow(self, work: Work, take: TakeLine, *, name: str, nice: int = 0) -> HelperLines:
+        """Run a function in a fork that reports lines while it runs.
+
+        Args:
+            work: Runs in the fork; yields the lines.
+            take: Called with each line, and with None if the process ends.
+            name: The name that ps shows.
+            nice: Niceness, as for `ask`.
+
+        Raises:
+            OSError: No more processes or descriptors.
+        """
+        reading, writing = os.pipe()
+
+        def run() -> None:
+            for line in work():
+                os.write(writing, f"{line}\n".encode("utf-8", "replace"))
+
+        server = self.serve(run, reading, writing, name=name, nice=nice)
+        return HelperLines(server, reading, self._loop, take)
 
     def adopt(self, pid: int) -> Served:
         """Adopt one of our children, started elsewhere, until it is closed."""

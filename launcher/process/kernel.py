@@ -20,7 +20,6 @@ PR_SET_CHILD_SUBREAPER = 36
 SIG_SETMASK = 2
 SIGSET_BYTES = 128
 SFD_NONBLOCK_CLOEXEC = os.O_NONBLOCK | os.O_CLOEXEC
-IN_MODIFY = 2
 FULL = (EMFILE, ENFILE, ENOMEM, EAGAIN)
 """Errors for an exhausted resource: descriptors, memory or processes."""
 RECORD_BYTES = 128
@@ -104,22 +103,6 @@ def open_signal_file(signals: Iterable[int]) -> int:
     if fd < 0:
         number = _ctypes.get_errno() or EPERM
         raise OSError(number, os.strerror(number))
-    return fd
-
-
-def watch_file(path: str) -> int | None:
-    """Return a descriptor that is readable when a file was written to; None if the kernel refuses.
-
-    It refuses if the user has too many already (fs.inotify.max_user_instances), and in some sandboxes.
-    """
-    init = _Function(_ctypes.dlsym(_library, "inotify_init1"))
-    add = _Function(_ctypes.dlsym(_library, "inotify_add_watch"))
-    fd = int(init(SFD_NONBLOCK_CLOEXEC))
-    if fd < 0:
-        return None
-    if int(add(fd, os.fsencode(path) + b"\0", IN_MODIFY)) < 0:
-        os.close(fd)
-        return None
     return fd
 
 

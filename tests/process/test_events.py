@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.agent.milestones import WRITER_NAME
-from launcher.events.feed import EventFeed
-from launcher.events.writer import append_events
+from launcher.core.frozen import replace
+from launcher.events.feed import EventFeed, write_file
 from launcher.process.helper import Helpers
 from launcher.process.loop import Loop
 from tests.process.looking import is_gone, wait_for
@@ -189,16 +188,16 @@ def test_events_for_a_file_that_hangs_are_dropped_and_counted(tmp_path: Path) ->
     path, said = tmp_path / "events.jsonl", list[str]()
     loop = Loop(lambda text, event: said.append(text))
     helpers = Helpers(loop)
-    feed = EventFeed(
-        lambda fd: append_events(fd, str(path)), "file", loop, helpers, said.append, "", name="held"
-    )
+    feed = EventFeed(replace(write_file(str(path)), label="file", limit_s=0.0), loop, helpers, said.append)
+    feed.open()
     feed.add(b"first\n")
     wait_for(lambda: path.exists() and path.read_text() == "first\n", "the first event is written")
     (writer,) = helpers.pids
     os.kill(writer, signal.SIGSTOP)
     for _ in range(3000):
         feed.add(b"x" * 1023 + b"\n")
-    assert said == [] and feed.finish(time.monotonic()) == "time"
+    assert said == []
+    feed.finish(-1)
     helpers.close()
     assert len(said) == 1 and re.fullmatch(r"file: \d{4} events were lost, because .*", said[0])
 
@@ -218,7 +217,7 @@ def test_a_killed_launcher_has_written_its_events(tmp_path: Path) -> None:
 def find_writer(launcher: int) -> int:
     """Return the pid of the process that writes a launcher's events."""
     children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
-    (pid,) = [pid for pid in children if Path(f"/proc/{pid}/comm").read_text() == f"{WRITER_NAME}\n"]
+    (pid,) = [pid for pid in children if Path(f"/proc/{pid}/comm").read_text() == "launcher-events\n"]
     return int(pid)
 
 

@@ -55,8 +55,7 @@ def test_a_connection_to_another_node_that_is_made_between_two_readings_is_no_lo
     ]
     said: list[str] = []
     watch = MeetingWatch(
-        Contact(300.0, spans_nodes=True), ranks, lambda text, *_: said.append(text), said.append,  # type: ignore[arg-type]
-        lambda: False, 0.0,
+        Contact(300.0, spans_nodes=True), ranks, lambda text, _: said.append(text), lambda: False, 0.0,  # type: ignore[arg-type]
     )  # fmt: skip
     near = {(A, B): b"1", (B, A): b"2"}
     while clock.now < END_S:
