@@ -206,7 +206,7 @@ def give_up(turn: Turn, event: Unable) -> None:
     end(turn, event.why)
 
 
-def lose(turn: Turn, index: int, since: float) -> None:
+def lose(turn: Turn, index: int) -> None:
     """Drop a node that was lost, and wait for it or a spare one."""
     node = turn.find(index)
     if node is None:

@@ -195,7 +195,7 @@ def find_lost(turn: Turn) -> None:
         return  # wait: if one is heard again, or all are late, it is clear whose network it is
     for index, node in late:
         if is_between:
-            between.lose(turn, index, node.since)
+            between.lose(turn, index)
         else:
             attempt.lose(turn, index, node.since)
 
