@@ -144,6 +144,7 @@ def _make(
         attempt=runtime.attempt + runtime.restarts_of_torchrun,
         started_ns=runtime.started_ns,
         told=None if told is None else name_signal(told),
+        told_by=runtime.told_by,
         causes=causes,
         faults=faults,
         reason=runtime.reason,

@@ -85,6 +85,7 @@ class Runtime:
         first: The process that failed first.
         failed: The processes that failed before any was stopped.
         told_before: The signal that told us to stop before any process had failed.
+        told_by: ``node 2 (gpu-7) received SIGTERM`` if another node received it; empty if we did.
         reason: The launcher's own reason for ending the job.
         asks: Whether the processes are asked what they do because they are about to be stopped.
     """
@@ -130,6 +131,7 @@ class Runtime:
         """Forget the failures of the previous attempt."""
         self.first: Process | None = None
         self.told_before: int | None = None
+        self.told_by = ""
         self.reason: Reason | None = None
         self.failed: list[Process] = []
         self.asks = False

@@ -375,7 +375,8 @@ class ClusterNode:
             if not is_ours:
                 self.say(f"{stop.why}: passing it on to all {shape.member}s", "signal")
                 if runtime.forwarder.told is None:  # it comes here, too: a platform tells all nodes to stop
-                    self._still_to_come, ending = stop.number, ending_of(stop.number)
+                    self._still_to_come, runtime.told_by = stop.number, stop.why
+                    ending = ending_of(stop.number)
                     if self._has_begun:
                         runtime.forwarder.on_signal(ending, from_terminal=False)
                     else:

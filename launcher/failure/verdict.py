@@ -41,6 +41,7 @@ def make_verdict(
     started_ns: int,
     told: str | None,
     causes: Sequence[Cause],
+    told_by: str = "",
     leftovers: Sequence[str] = (),
     reason: Reason | None = None,
     unmet_since: str | None = None,
@@ -53,6 +54,7 @@ def make_verdict(
         others: The other processes.
         host_name, node_rank, world_size, attempt, started_ns, told: As in `Verdict`.
         causes: Causes from `find_causes`, or the cause of an event without a process.
+        told_by: ``node 2 (gpu-7) received SIGTERM`` if another node received it; empty if this one did.
         leftovers: Descriptions of processes that survived SIGKILL.
         reason: The launcher's own reason for ending the job before any process had failed.
         unmet_since: Message that the processes have not met, if it was reported before one failed.
@@ -62,7 +64,9 @@ def make_verdict(
     if unmet_since is not None and (reason is None or reason.kind != UNMET):
         follows = bool(causes) and all(cause.consequence for cause in causes)
         causes = (*causes, replace(make_cause("unmet", what=_safe(unmet_since)), consequence=follows))
-    causes = _complete(causes, others, first, told, reason, faults)
+    if told is not None and not told_by:
+        told_by = f"the launcher was told to stop by {told}"
+    causes = _complete(causes, others, first, told_by, reason, faults)
     return Verdict(
         first=_end(first, told, first.ended_ns, heard=reason is None),
         ended_ns=first.ended_ns,
@@ -86,14 +90,14 @@ def _complete(
     causes: Sequence[Cause],
     others: Sequence[ProcessExit],
     first: ProcessExit,
-    told: str | None,
+    told: str,
     reason: Reason | None,
     faults: Faults,
 ) -> tuple[Cause, ...]:
     """Return the causes, preceded by our reason for ending the job, or by what another process died of."""
     ahead = None
-    if told is not None:
-        ahead = make_cause("told-to-stop", signal=told)
+    if told:
+        ahead = make_cause("told-to-stop", who=_safe(told))
         causes = [cause for cause in causes if cause.code != "interrupted"]  # the same in Python's words
     elif reason is not None:
         ahead = replace(reason.cause, what=_safe(reason.cause.what), fix=_safe(reason.cause.fix))

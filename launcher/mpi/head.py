@@ -145,6 +145,7 @@ class Head(Lead):
         match message:
             case commands.Stop(number=int(number)) if message.by:
                 self.runtime.say(f"{message.why}: passing it on to all ranks", "signal")
+                self.runtime.told_by = message.why
                 self.parts.on_signal(ending_of(number), False)
             case commands.Stop():
                 self._stop_ranks(message.why)

@@ -57,6 +57,7 @@ def judge(
     leftovers: Sequence[str] = (),
     host_name: str = "gpu-0",
     attempt: int = 0,
+    told_by: str = "",
 ) -> Verdict:
     """Return the verdict on a node of a job of eight."""
     return make_verdict(
@@ -69,6 +70,7 @@ def judge(
         started_ns=START,
         told=told,
         causes=causes,
+        told_by=told_by,
         leftovers=leftovers,
     )
 
@@ -163,6 +165,9 @@ def test_ctrl_c_is_one_cause_and_a_line() -> None:
     verdict = judge(dead(1, -15, asked=15), [dead(0, 1, 0.25, asked=15)], told="SIGTERM")
     assert render_text(verdict) == TOLD
     assert verdict.retryable is None
+    by = "node 2 (gpu-7) received SIGTERM"
+    told = judge(dead(1, -15, asked=15), told="SIGTERM", told_by=by)
+    assert told.causes[0].what == f"{by} before any process had failed"
 
 
 def test_a_job_that_the_launcher_ended_because_it_stalled() -> None:
