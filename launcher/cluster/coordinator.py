@@ -38,7 +38,7 @@ from launcher.job.state import Phase
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import Any
 
     from launcher.channel.connection import Connection
@@ -111,7 +111,7 @@ class Coordinator:
         loop: Loop,
         say: Say,
         deliver: Callable[[object], None],
-        agree: Callable[[int], Message],
+        agree: Callable[[int], Mapping[str, Any]],
         find_reasons: FindReasons,
         recovery: Callable[[], Recovery],
         restarts: Restarts | None = None,
@@ -228,7 +228,7 @@ class Coordinator:
         attempts, number = self._attempts, command.attempt
         attempts.release()
         try:
-            agreed = {**self._agree(number), **self._describe_nodes(command.order)}
+            start = messages.Start(number, **{**self._agree(number), **self._describe_nodes(command.order)})
         except (OSError, LauncherError) as error:
             why = f"node 0 finds no port for attempt {number}: {printable(str(error))}"
             self.feed(events.Unable(0, why))
@@ -237,16 +237,14 @@ class Coordinator:
             self.feed(events.Unable(0, describe_error(error)))
             raise
         self.evidence = JobEvidence(self.members, number, self.broadcast, self._hang)
-        self._send_all(command, messages.Start(agreed, number))
+        self._send_all(command, start)
         attempts.note_start()
 
-    def _describe_nodes(self, order: tuple[int, ...]) -> Message:
+    def _describe_nodes(self, order: tuple[int, ...]) -> Mapping[str, Any]:
         """Return the part of the start signal about nodes: which took the place of others, all addresses."""
         seats = {str(index): rank for index, rank in self.state.seats.items()}
-        found: Message = {"seats": seats} if seats else {}
-        if self._shape.tells_hosts:
-            found |= pack_hosts(self.members.find_addresses(order))
-        return found
+        hosts = pack_hosts(self.members.find_addresses(order)) if self._shape.tells_hosts else None
+        return {"seats": seats, "hosts": hosts}
 
     def _go_on(self, command: commands.EndAttempt) -> None:
         """Say that another attempt follows; its lines wait for the report of the one that has failed."""

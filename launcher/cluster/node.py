@@ -15,7 +15,7 @@ from launcher.agent.coordination import Coordination
 from launcher.agent.readiness import Readiness
 from launcher.agent.runtime import NodePlace
 from launcher.cluster import messages
-from launcher.cluster.agreed import name_mark, name_run, read_rank
+from launcher.cluster.agreed import name_mark, read_rank
 from launcher.cluster.client import CoordinatorClient
 from launcher.cluster.coordinator import Coordinator
 from launcher.cluster.outcome import lose_coordinator, read_refusal, read_verdict
@@ -40,7 +40,7 @@ from launcher.remote.starter import tell_starter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from typing import Any
 
     from launcher.agent.agent import AgentParts
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
     Channel = Coordinator | CoordinatorClient
     MakeChannel = Callable[["ClusterNode"], Channel]
-    MakeChildren = Callable[[Mapping[str, object]], Sequence[Child]]
+    MakeChildren = Callable[[messages.Start], Sequence[Child]]
 
 PORTS_S, PORTS_EVERY_S = 5.0, 0.1
 """How long, and how often, a restart looks whether the ports of the last attempt are free."""
@@ -106,7 +106,7 @@ class ClusterNode:
                 launcher may believe to be node 0 too.
         """
         self.shape = shape
-        self.agreed: Mapping[str, object] | None = None
+        self.agreed: messages.Start | None = None
         self.over: messages.Over | messages.Refuse | None = None
         self.subscribers: dict[type, Callable[[Any], None]] = {messages.NodeNotice: self._on_notice}
         self._make_channel, self._make_children = make_channel, make_children
@@ -114,7 +114,7 @@ class ClusterNode:
         self.feed = EventQueue(self._take)
         self._stop: commands.Stop | None = None
         self._has_begun = self._has_failed = False
-        self._told: Mapping[str, object] = {}
+        self._told = messages.Start()
         self._again: messages.Again | None = None
         self._to_check: int | None = None
         self._reported: messages.First | None = None
@@ -146,7 +146,7 @@ class ClusterNode:
 
     def _name_run(self, own: str) -> str:
         """Return the name of this run: node 0's own, which the start signal carries."""
-        return own if self.shape.index == 0 else name_run(self.agreed or {})
+        return own if self.shape.index == 0 else (self.agreed or messages.Start()).run or ""
 
     # --- the state of this node
 
@@ -295,7 +295,7 @@ class ClusterNode:
         deadline = time.monotonic() + (PORTS_S if self.state.attempt else 0.0)
         while True:
             try:
-                return self._make_children(self.agreed or {})
+                return self._make_children(self.agreed or messages.Start())
             except NotReady:
                 if time.monotonic() > deadline or runtime.forwarder.told is not None:
                     raise
@@ -323,8 +323,8 @@ class ClusterNode:
         runtime, parts = self.runtime, self.parts
         match message:
             case messages.Start():
-                rank = read_rank(message.agreed, self.shape)
-                self._told = message.agreed
+                rank = read_rank(message, self.shape)
+                self._told = message
                 if not self.shape.index:
                     tell_starter(runtime.environ)
                 self.feed(node.Begin(message.attempt, rank))
@@ -334,8 +334,8 @@ class ClusterNode:
             case messages.Again() if message.attempt > self.state.attempt:
                 self._again = message
                 if self.agreed is None:
-                    mark = name_mark(name_run({"run": message.run}), self.shape.index)
-                    self._readiness.end_predecessor(mark)
+                    run = message.run if message.run.isalnum() else ""
+                    self._readiness.end_predecessor(name_mark(run, self.shape.index))
                 self.feed(commands.EndAttempt(message.attempt, commands.EndJob(0), Decision(True, "")))
             case commands.Stop() | messages.Again():
                 pass  # of an attempt that is over, or twice

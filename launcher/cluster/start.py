@@ -14,7 +14,7 @@ from launcher.cluster.client import CoordinatorClient
 from launcher.cluster.coordinator import Coordinator
 from launcher.cluster.facts import read_facts
 from launcher.cluster.join import Join, name_session
-from launcher.cluster.messages import Refuse
+from launcher.cluster.messages import Refuse, Start
 from launcher.cluster.node import ClusterNode
 from launcher.cluster.outcome import read_refusal
 from launcher.cluster.reach import find_address
@@ -95,7 +95,7 @@ def run_together(
             return make_client(node.say, node.deliver, node.feed)
         return make_coordinator(plan, shape, address, join, key, node, replan)
 
-    def make(agreed: Mapping[str, object]) -> Sequence[Child]:
+    def make(agreed: Start) -> Sequence[Child]:
         return make_children(adopt(plan, agreed, read_seats(agreed, shape), replan))
 
     if plan.widen_cpus:

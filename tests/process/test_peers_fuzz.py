@@ -23,8 +23,8 @@ from launcher.channel.acceptor import PENDING_MAX
 from launcher.channel.frames import FRAME_LIMIT_BYTES, PREAMBLE, Calling
 from launcher.channel.turned_away import NAMED_MAX
 from launcher.cluster.connect import REFUSED, ConnectAttempt
-from launcher.cluster.messages import FROM_COORDINATOR, Over
-from launcher.core.wire import LINE_LENGTH, unpack
+from launcher.cluster.messages import FROM_COORDINATOR, Over, Start
+from launcher.core.wire import LINE_LENGTH, pack, unpack
 from launcher.core.wire import render as render_message
 from launcher.preemption.events import ANNOUNCED
 from launcher.process.loop import Loop
@@ -108,7 +108,7 @@ def hub() -> Iterator[LiveHub]:
         assert member.hear("beat")["sent"] == 1.5
         assert sorted(live.hub.members.by_index) == [0, 1]
         assert live.hub.members.by_index[1].connection is not None
-        assert live.told == [{"is": "start", "agreed": {"master_port": 6105}, "attempt": 0}]
+        assert live.told == [pack(Start(master_port=6105))]
         member.socket.close()
 
 
