@@ -20,6 +20,8 @@ from launcher.rehearse.cluster import Cluster, SimulatedNode
 ROOT = Path(__file__).resolve().parents[2]
 TRAIN = Path(__file__).with_name("train.py")
 STALL_S, LOST_S, GRACE_S = 8, 5, 2
+LEFT_S = 2.0
+"""The watchdog of a launcher, which has the same command line, ends just after it."""
 START_LIMIT_S, END_LIMIT_S = 120.0, 90.0
 PORT = 29511
 
@@ -132,9 +134,10 @@ class Job:
             time.sleep(0.02)
         has_ended = all(one.poll() is not None for one in waited)
         ended_s = time.time() - struck if struck and has_ended else None
-        left = sum(
-            self._count_ranks(node) for node in self.cluster.nodes if node is not self.node or lost is None
-        )
+        seen = [node for node in self.cluster.nodes if node is not self.node or lost is None]
+        until = time.monotonic() + LEFT_S
+        while (left := sum(map(self._count_ranks, seen))) and time.monotonic() < until:
+            time.sleep(0.1)
         statuses = tuple(
             None if one is lost or one.poll() is None else one.returncode for one in self.launchers
         )

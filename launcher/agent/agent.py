@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
     Serve = Callable[["Agent"], QuestionServer]
 
+AUTOTUNING = "--autotuning"
+"""DeepSpeed's flag for many jobs one after the other, of which it ends some."""
 FOREGROUND_S = 0.2
 """Seconds between two looks whether a job that the terminal has stopped is in the foreground."""
 DEADLINE_FILE = "LAUNCHER_DEADLINE"
@@ -270,23 +272,38 @@ class Agent:
             raise self.group.refused
 
     def _note_left(self, used_s: float) -> None:
-        """Fail the job if its shells ended at once and left their processes for us to end.
+        """Fail the job if its processes ended with 0 and left work for us to end.
 
-        Or setsid, which leaves its command behind where it leads a process group, as our processes do.
-        A shell that has waited for work of its own since it started them has left a daemon.
+        A command that starts the ranks ended while one was running: DeepSpeed's does if a signal ends its
+        launcher. Or a shell ended at once, or setsid, which leaves its command behind where it leads a
+        process group, as our processes do. A shell that has waited for work of its own since it started them
+        has left a daemon.
 
         Args:
             used_s: CPU time of the processes of this attempt that have ended and been waited for.
         """
         from launcher.command.fronts import find_front
         from launcher.command.words import may_be_shell, name_program
+        from launcher.core.ranks import name_ranks
         from launcher.failure.arbiter import LEFT
-        from launcher.failure.reason import LEFT_WITHIN_S, LEFT_WORK_CPU_S, LEFT_WORK_S, Reason
+        from launcher.failure.reason import (
+            LEFT_RANKS_FIX,
+            LEFT_WITHIN_S,
+            LEFT_WORK_CPU_S,
+            LEFT_WORK_S,
+            Reason,
+        )
 
         runtime = self.runtime
         ranks = [one for one in self.group.ended if not one.child.companion]
         is_quick = all(one.ended_ns - runtime.started_mono_ns < LEFT_WITHIN_S * 1e9 for one in ranks)
         is_own = runtime.first is None and runtime.reason is None and runtime.forwarder.told is None
+        left = f"and left {self.group.stopper.left}"
+        still = self._find_left_ranks(ranks[0].child) if is_own and ranks else []
+        if still:
+            what = f"{ranks[0].child.name} ended with 0 before {name_ranks(still)} did, {left}"
+            self.end_for(Reason(LEFT, what, LEFT_RANKS_FIX))
+            return
         lines = [one.child.argv for one in ranks]
         fronts = [line[: find_front(line).count] for line in lines]
         parted = [any(name_program(word) == "setsid" for word in front) for front in fronts]
@@ -301,7 +318,17 @@ class Agent:
         if ranks and is_quick and is_own and all(starters) and not has_worked:
             what = f"{'setsid' if any(parted) else 'the shell'} ended within {LEFT_WITHIN_S:g} s"
             fix = "`setsid --wait`, or without setsid" if any(parted) else ""
-            self.end_for(Reason(LEFT, f"{what}, and left {self.group.stopper.left}", fix))
+            self.end_for(Reason(LEFT, f"{what}, {left}", fix))
+
+    def _find_left_ranks(self, starter: Child) -> list[int]:
+        """Return the ranks that a command for starting them has left behind; none of an autotuner's trials.
+
+        A rank's command line has the last word of the script and its arguments; what a rank starts has not.
+        """
+        if not starter.called or any(word.startswith(AUTOTUNING) for word in starter.argv):
+            return []
+        found = self.group.stopper.left_ranks
+        return sorted(rank for rank, line in found.items() if starter.argv[-1] in line)
 
     def clean_up(self, is_clear: bool) -> None:
         """Remove the private files of this run; the watchdog calls this if the launcher was killed.

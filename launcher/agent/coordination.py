@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from launcher.core.errors import LauncherError
     from launcher.failure.model import Verdict
     from launcher.failure.reason import Reason
+    from launcher.hang.model import Answer as StackAnswer
     from launcher.process.spawn import Child, Process, Streams
-    from launcher.stacks.answer import Answer as StackAnswer
 
     Answer = dict[str, object]
 

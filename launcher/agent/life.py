@@ -20,6 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.agent.agent import AgentParts
     from launcher.agent.runtime import Outcome, Runtime
+    from launcher.job.commands import EndJob
     from launcher.job.events import JobEvent
     from launcher.recovery.policy import Decision
 
@@ -49,6 +50,11 @@ class Life:
                 self._runtime.say(command.text, command.event)
 
     @property
+    def over(self) -> EndJob | None:
+        """How the job has ended; None before that."""
+        return self._state.over
+
+    @property
     def _attempt(self) -> int:
         """Number of the attempt that runs, or ran last."""
         return 0 if self._state.attempt is None else self._state.attempt.number
@@ -76,26 +82,29 @@ class Life:
             due = self._state.due
             wait_s = LONGEST_S if due is None else max(0.0, due - time.monotonic())
             runtime.loop.turn_until(lambda: self._is_told or self._state.phase is not Phase.BETWEEN, wait_s)
-            self._take(self._receive() if self._is_told else Tick())
-        over = self._state.over
+            self._pass_on()
+            self._take(Tick())
+        over = self.over
         if over is not None and over.decision is not None:
             outcomes.give_up(over.decision.why)
             return False
         runtime.attempt = self._attempt
         return True
 
-    def _receive(self) -> Received:
-        return Received(0, self._runtime.forwarder.told or signal.SIGINT)
+    def _pass_on(self) -> None:
+        """Pass on that the job has been told to end."""
+        if self._observers.preemption.is_due:
+            now_ns, what = time.monotonic_ns(), attempt.TAKEN_BACK
+            event = Event(0, PREEMPTED, now_ns, EXIT_NOT_READY, asked=True, what=what)
+            self._take(Failed(0, event, self._attempt))
+        elif self._is_told:
+            self._take(Received(0, self._runtime.forwarder.told or signal.SIGINT))
 
     def _conclude(self, outcome: Outcome) -> None:
         """Let the controller decide what follows from an attempt that has failed."""
         runtime, observers, outcomes = self._runtime, self._observers, self._outcomes
         number, status, verdict = self._attempt, outcome.status, outcome.verdict
-        if observers.preemption.is_due:
-            now_ns, what = time.monotonic_ns(), attempt.TAKEN_BACK
-            self._take(Failed(0, Event(0, PREEMPTED, now_ns, EXIT_NOT_READY, asked=True, what=what), number))
-        elif self._is_told:
-            self._take(self._receive())
+        self._pass_on()
         if verdict is not None:
             ended_ns = runtime.started_mono_ns + verdict.ended_ns - runtime.started_ns
             facts = {"pid": verdict.first.pid}
@@ -104,7 +113,7 @@ class Life:
             )
         is_held = bool(runtime.group.find_survivors())
         self._take(Exited(0, status, number, verdict, observers.progressed, is_held))
-        pause, over = self._state.pause, self._state.over
+        pause, over = self._state.pause, self.over
         self._decision = (
             pause.again.decision if pause is not None else None if over is None else over.decision
         )

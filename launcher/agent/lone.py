@@ -77,6 +77,9 @@ class LoneNode:
         status = report()
         if self._life is not None:
             self._life.say_decision()
+            if self._life.over is not None and status:
+                self.parts.outcomes.is_stopped = self._life.over.is_stopped
+                status = self._life.over.status
         return status
 
 

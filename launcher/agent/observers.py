@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from launcher.agent.collector import Collector
     from launcher.agent.coordination import Coordination
-    from launcher.agent.hangs import HangHandler
     from launcher.agent.milestones import Milestones
     from launcher.agent.preempted import PreemptionResponse
     from launcher.agent.runtime import Runtime
@@ -236,7 +235,6 @@ class Observers:
         self._status: Progress | None = None
         self._pace: PaceWatch | None = None
         self._trainer: TrainerStatus | None = None
-        self._hangs: HangHandler | None = None
         self.hidden: list[Cause] = []
         self._checking: Helper | None = None
         self._answering: Timer | None = None
@@ -271,17 +269,6 @@ class Observers:
 
             self._preemption = PreemptionResponse(self.runtime, self._coordination.on_preemption)
         return self._preemption
-
-    @property
-    def hangs(self) -> HangHandler:
-        """Watch for hangs, and what follows from one; loaded when it is needed."""
-        if self._hangs is None:
-            from launcher.agent.hangs import HangHandler
-
-            self._hangs = HangHandler(
-                self.runtime, self._coordination, self._evidence, self._end_for, lambda: self.progressed
-            )
-        return self._hangs
 
     # --- one attempt
 
@@ -325,9 +312,9 @@ class Observers:
             yield PACE_AFTER_S, self._watch_pace
         if watch.stall_timeout_s:
             wait_s = min(STATUS_AFTER_S, watch.stall_timeout_s / 10)
-            yield wait_s, lambda: self.hangs.watch(started)
+            yield wait_s, lambda: self._watch_stalls(started)
         elif watch.idle_timeout_s and not runtime.shares_terminal:  # a user at a terminal sees it
-            yield watch.idle_timeout_s / 10, lambda: self.hangs.watch(started)
+            yield watch.idle_timeout_s / 10, lambda: self._watch_stalls(started)
         yield 0.0, self.network.listen_to_nccl
         if runtime.group.refused is not None:  # nothing runs
             return
@@ -348,7 +335,7 @@ class Observers:
         self.runtime.loop.guard(self._end_attempt)
 
     def _end_attempt(self) -> None:
-        for one in (self._hangs, self._status, self._pace):
+        for one in (self._status, self._pace):
             if one is not None:
                 one.close()
         self._status = self._pace = None
@@ -473,6 +460,9 @@ class Observers:
             gpus=Gpus(runtime.environ.get("CUDA_VISIBLE_DEVICES")),
         )
         runtime.loop.timers.append(self._status)
+
+    def _watch_stalls(self, started: float) -> None:
+        self._evidence.watch(started, self._end_for, lambda: self.progressed)
 
     def _inform_trainer(self) -> None:
         from launcher.observers.kubeflow import TrainerStatus

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from launcher.agent.runtime import Outcome
-from launcher.core.errors import EXIT_BUG, LauncherError
+from launcher.core.errors import EXIT_BUG, EXIT_NOT_READY, LauncherError
 from launcher.core.frozen import replace
 from launcher.machine.gpus import count_gpus
 
@@ -39,6 +39,7 @@ class Outcomes:
         status: Status of the job; None before its end.
         cause: Code of what ended the last attempt that failed; None if unknown.
         error: The error of ours that ended the job; empty for none.
+        is_stopped: Whether only a signal has kept another attempt from following.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Outcomes:
         self.status: int | None = None
         self.cause: str | None = None
         self.error = ""
+        self.is_stopped = False
         self._outcome: Outcome | None = None
         self._has_reported = False
         self._verdict: Verdict | None = None
@@ -158,9 +160,10 @@ class Outcomes:
         """
         watch, verdict = self._runtime.watch, verdict or (self._verdict if status else None)
         told = self._runtime.forwarder.told if verdict is None else verdict.told
-        if told is not None and watch.stopped_status is not None:
+        if (told is not None or self.is_stopped) and watch.stopped_status is not None:
             return watch.stopped_status
-        if verdict is not None and verdict.retryable is False and watch.fatal_status is not None:
+        is_over = status != EXIT_NOT_READY and not self.is_stopped
+        if is_over and verdict is not None and verdict.retryable is False and watch.fatal_status is not None:
             return watch.fatal_status
         return status
 

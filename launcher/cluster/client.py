@@ -24,8 +24,6 @@ from launcher.cluster.messages import (
     Again,
     Beat,
     Busy,
-    Hung,
-    Look,
     NodeNotice,
     Start,
     Waiting,
@@ -36,6 +34,7 @@ from launcher.cluster.settings import Shape
 from launcher.core.budget import Quota
 from launcher.core.frozen import replace
 from launcher.core.wire import pack, unpack
+from launcher.hang.model import Hung, Look
 from launcher.job.commands import News
 from launcher.job.events import Exited, Failed, Left, Ready, Received
 from launcher.job.settings import BEAT_S, QUIET_S, SAY_EVERY_S

@@ -16,7 +16,6 @@ from launcher.cluster import messages
 from launcher.cluster.admission import Admission
 from launcher.cluster.agreed import pack_hosts
 from launcher.cluster.attempts import Attempts, describe_error, rescue
-from launcher.cluster.evidence import JobEvidence
 from launcher.cluster.join import Join
 from launcher.cluster.members import Member, Members
 from launcher.cluster.outcome import make_over, read_failure
@@ -29,6 +28,8 @@ from launcher.core.supervision import Restarts
 from launcher.core.wire import pack, unpack
 from launcher.failure.arbiter import STALLED, Event
 from launcher.failure.reason import STALLED_STATUS
+from launcher.hang.job import JobEvidence
+from launcher.hang.model import Looked, Quiet
 from launcher.job import between, commands, controller, events
 from launcher.job.feed import EventQueue
 from launcher.job.settings import SAY_EVERY_S
@@ -171,7 +172,7 @@ class Coordinator:
         """What came first in the last attempt that has failed."""
         self._tick_at: float | None = now + TICK_S
         self._say_at = now + SAY_EVERY_S
-        self.evidence = JobEvidence(members, 0, self.broadcast, self._hang)
+        self.evidence = self._make_evidence(0)
 
     def _admit(self, connection: Connection, address: str, message: Message) -> None:
         if self._shape.serves:
@@ -236,7 +237,7 @@ class Coordinator:
         except Exception as error:
             self.feed(events.Unable(0, describe_error(error)))
             raise
-        self.evidence = JobEvidence(self.members, number, self.broadcast, self._hang)
+        self.evidence = self._make_evidence(number)
         self._send_all(command, start)
         attempts.note_start()
 
@@ -388,11 +389,11 @@ class Coordinator:
                     self._attempts.release()  # node 0 has reported the attempt
             case events.Received() | events.Exited():
                 self.feed(replace(message, node=index))
-            case messages.Quiet() | messages.Looked() if is_spare or message.attempt != number:
+            case Quiet() | Looked() if is_spare or message.attempt != number:
                 pass  # it has no part in the attempt
-            case messages.Quiet():
+            case Quiet():
                 self.evidence.note_quiet(index, message)
-            case messages.Looked():
+            case Looked():
                 self.evidence.take(index, message)
             case _:
                 subscriber = self.subscribers.get(type(message))
@@ -447,6 +448,13 @@ class Coordinator:
     def count_nodes(self) -> dict[str, object]:
         """Return the numbers of all, present, lost and spare nodes, and the hosts of the spare ones."""
         return self.members.count()
+
+    def _make_evidence(self, attempt: int) -> JobEvidence:
+        members = self.members
+        return JobEvidence(
+            members.list_open, members.name, members.place, members.shape.world_size,
+            attempt, self.broadcast, self._hang,
+        )  # fmt: skip
 
     def _hang(self, index: int, what: str, cause: Cause) -> None:
         """End the attempt, because the job hangs."""

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections import deque
 
 from launcher.channel.lines import encode
-from launcher.cluster.messages import Ask, Beat, Hung, Look, NodeNotice, Passed, Reply, Seen
+from launcher.cluster.messages import Ask, Beat, NodeNotice, Passed, Reply
 from launcher.core.budget import Bucket
 from launcher.core.model import NODE
 from launcher.core.redact import quote
 from launcher.core.wire import pack
+from launcher.hang.model import Hung, Look, Seen
 from launcher.job.commands import News
 from launcher.job.events import Exited, Left
 from launcher.job.state import Link

@@ -1,68 +1,27 @@
 """Messages between the nodes and the coordinator: one frozen type for each, beside `launcher.job.events`.
 
-On the channel a message is a JSON object with its name under ``"is"``. A message that arrives is checked by
-the types of its fields (`launcher.core.wire`); an invalid one ends its connection.
+Those about a hang are in `launcher.hang.model`. On the channel a message is a JSON object with its name under
+``"is"``. A message that arrives is checked by the types of its fields (`launcher.core.wire`); an invalid one
+ends its connection.
 """
 
 from __future__ import annotations
 
 from launcher.core.wire import message
 from launcher.failure.arbiter import Event
-from launcher.failure.model import RankGroup, Verdict
+from launcher.failure.model import Verdict
+from launcher.hang.model import Hung, Look, Looked, Quiet, Seen
 from launcher.job.commands import News, Stop
 from launcher.job.events import Exited, Failed, Left, Ready, Received
-from launcher.recorder.facts import RankRecord
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from launcher.core.wire import Line, NodeRank, Rank, Raw, Seconds, Status, Word
+    from launcher.core.wire import Line, NodeRank, Raw, Seconds, Status, Word
 
 
 # --- from a node to the coordinator
-
-
-@message
-class Quiet:
-    """Nothing has happened on this node for the time that makes a stall, or something has happened again.
-
-    Attributes:
-        what: What was seen, e.g. ``no output for 10 min``; empty if something has happened again.
-        ends: Whether a stall ends the job.
-        attempt: Attempt of the job, 0 for the first.
-    """
-
-    what: Line = ""
-    ends: bool = False
-    attempt: int = 0
-
-
-@message
-class Reached:
-    """Progress of a rank, e.g. its step, as the pattern of the user finds it."""
-
-    rank: Rank
-    value: Seconds
-
-
-@message
-class Looked:
-    """What the ranks of this node do, before they are stopped or because the job hangs.
-
-    Attributes:
-        stacks: Their stacks, see `launcher.stacks.packing`.
-        number: Number of the `Look`; 0 before they are stopped.
-        attempt: Attempt of the job, 0 for the first.
-        progress: Progress of its ranks, if the user named a pattern.
-        records: Their flight recorders, those that PyTorch has.
-    """
-
-    stacks: object
-    number: int = 0
-    attempt: int = 0
-    progress: tuple[Reached, ...] = ()
-    records: tuple[RankRecord, ...] = ()
 
 
 @message
@@ -183,34 +142,6 @@ class Refuse:
 
 
 @message
-class Look:
-    """The job hangs: report what your ranks do."""
-
-    number: int
-
-
-@message
-class Hung:
-    """The report of a stall: one sentence, and what each rank does."""
-
-    headline: Line
-    lines: tuple[Line, ...]
-
-
-@message
-class Seen:
-    """What the ranks of all nodes did before they were stopped.
-
-    Attributes:
-        groups: The ranks by place.
-        attempt: Attempt of the job, 0 for the first.
-    """
-
-    groups: tuple[RankGroup, ...]
-    attempt: int = 0
-
-
-@message
 class Passed:
     """The answer of a node, for the node that asked.
 
@@ -268,6 +199,7 @@ class Over:
         why: Why no other attempt follows; empty if none was allowed.
         leaves: Whether only this node leaves. The job goes on without it, and its processes have not failed:
             they were killed for that.
+        is_stopped: Whether only a signal has kept another attempt from following.
     """
 
     status: Status
@@ -276,6 +208,7 @@ class Over:
     also: tuple[Line, ...] = ()
     why: Line = ""
     leaves: bool = False
+    is_stopped: bool = False
 
 
 @message

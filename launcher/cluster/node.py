@@ -28,11 +28,12 @@ from launcher.core.shorten import fit, fit_all
 from launcher.core.signal import signal
 from launcher.core.wire import SECONDS_MAX
 from launcher.failure.arbiter import GAVE_UP, LATENESS_NS, PREEMPTED, RANK, REFUSED, UNMET, UNPROVEN, Event
+from launcher.hang.model import Hung, Look, Looked, Quiet, Reached, Seen
 from launcher.job import commands, events, node
 from launcher.job.feed import EventQueue
 from launcher.job.refusals import node_0_missing
 from launcher.job.settings import BEAT_S, LATE_COMERS_S, LEAVE_S, SAY_EVERY_S
-from launcher.preemption.events import ANNOUNCED, DUE, WITHDRAWN
+from launcher.preemption.events import ANNOUNCED, DUE, LATEST_S, WITHDRAWN
 from launcher.process.loop import Every
 from launcher.process.signals import ENDING_IDLE, ending_of, name_signal
 from launcher.recovery.policy import Decision
@@ -46,9 +47,9 @@ if TYPE_CHECKING:
     from launcher.agent.agent import AgentParts
     from launcher.agent.runtime import Runtime
     from launcher.cluster.settings import Shape
+    from launcher.hang.model import Answer
     from launcher.observers.stragglers import Numbers
     from launcher.process.spawn import Child, Process
-    from launcher.stacks.answer import Answer
 
     Channel = Coordinator | CoordinatorClient
     MakeChannel = Callable[["ClusterNode"], Channel]
@@ -64,8 +65,6 @@ PATIENCE_S = max(LEAVE_S, LATE_COMERS_S) + ARRIVE_S
 NOTICE_LENGTH = 400
 BEFORE = {UNPROVEN: "not the required fabric: ", UNMET: "--require-meeting: "}
 """What comes before a reason of a node's own to end the job."""
-LEFT_LIMIT_MS = 366 * 86_400_000
-"""One year: no cloud announces a preemption earlier, and any such time can be shown as a date."""
 
 
 class ClusterNode:
@@ -342,16 +341,16 @@ class ClusterNode:
             case commands.News():
                 if message.by != self.shape.node_rank:
                     self.say(f"{message.why} (--keep-going: this node goes on)", "elsewhere")
-            case messages.Look():
+            case Look():
                 number = message.number
 
                 def take(answers: Sequence[Answer], progress: Numbers) -> None:
                     self.takes_evidence(answers, progress, number)
 
-                runtime.loop.guard(lambda: parts.observers.hangs.ask(take))
-            case messages.Hung():
-                runtime.loop.guard(lambda: parts.observers.hangs.show(message.headline, message.lines))
-            case messages.Seen():
+                runtime.loop.guard(lambda: parts.evidence.ask_all(take))
+            case Hung():
+                runtime.loop.guard(lambda: parts.evidence.show(message.headline, message.lines))
+            case Seen():
                 if message.attempt == self.state.attempt:
                     parts.evidence.groups = message.groups
             case messages.Over() | messages.Refuse():
@@ -430,12 +429,12 @@ class ClusterNode:
 
     def takes_evidence(self, answers: Sequence[Answer], progress: Numbers = (), number: int = 0) -> bool:
         """Report what this node's ranks do; ``number``: of the `Look`, or 0 before a stop."""
-        from launcher.stacks.packing import pack
+        from launcher.hang.packing import pack
 
-        reached = tuple(messages.Reached(rank, at) for rank, at in progress if 0 <= at <= SECONDS_MAX)
+        reached = tuple(Reached(rank, at) for rank, at in progress if 0 <= at <= SECONDS_MAX)
         records = fit_all(self.parts.evidence.records)
         packed = pack(answers, threads=False)
-        self.channel.send(messages.Looked(packed, number, self.state.attempt, reached, records))
+        self.channel.send(Looked(packed, number, self.state.attempt, reached, records))
         return True
 
     # --- from the agent
@@ -477,7 +476,7 @@ class ClusterNode:
         if self.shape.keep_going:
             return False
         ends = self.runtime.watch.on_stall == "stop"
-        self.channel.send(messages.Quiet(what or "", ends, self.state.attempt))
+        self.channel.send(Quiet(what or "", ends, self.state.attempt))
         return True
 
     def on_refused(self, error: LauncherError) -> None:
@@ -587,6 +586,7 @@ class ClusterNode:
             self._report(over)
         if over.why:
             self.say(over.why, "no-restart")
+        outcomes.is_stopped = over.is_stopped
         return over.status
 
     def _leave(self) -> None:
@@ -611,4 +611,4 @@ class ClusterNode:
 
 def read_left_s(left_ms: int) -> float:
     """Return the seconds until a node is preempted, from its message."""
-    return min(max(0, left_ms), LEFT_LIMIT_MS) / 1000
+    return min(max(0, left_ms), int(LATEST_S * 1000)) / 1000

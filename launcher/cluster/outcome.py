@@ -75,7 +75,7 @@ def make_over(over: commands.EndJob, why: str = "", known: First | None = None) 
             known if is_known else First(event, over.host, time.monotonic_ns() - event.at_ns, time.time_ns())
         )
     record = None if over.record is None else fit(over.record)
-    return Over(over.status, first, record, over.also, over.why or why, over.leaves)
+    return Over(over.status, first, record, over.also, over.why or why, over.leaves, over.is_stopped)
 
 
 def make_refusal(refusal: commands.Refusal) -> Refuse:

@@ -12,21 +12,22 @@ import time
 from launcher.core.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND
 from launcher.core.redact import quote, quote_command
 from launcher.core.version import __version__
+from launcher.hang.limits import TEXT_LENGTH
+from launcher.hang.packing import pack
 from launcher.machine.host import Host
 from launcher.output.progress import Gpus, MemoryGauge
 from launcher.process.families import FamilyUse, Processes, find_workers, read_table
 from launcher.process.program import run_program
-from launcher.stacks.packing import TEXT_LENGTH, pack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from launcher.agent.runtime import Runtime
+    from launcher.hang.model import Answer
     from launcher.observers.pace import RankPace
     from launcher.observers.stragglers import Numbers
     from launcher.process.spawn import Process
-    from launcher.stacks.answer import Answer
 
     Message = dict[str, object]
 

@@ -12,20 +12,20 @@ from launcher.control.table import View
 from launcher.core.errors import EXIT_NOT_READY
 from launcher.core.ranks import name_ranks
 from launcher.core.redact import printable, redact
-from launcher.stacks.packing import unpack
-from launcher.stacks.report import describe_process, find_speakers, render_report
+from launcher.hang.packing import unpack
+from launcher.hang.places import Group, find_speakers
+from launcher.hang.report import name_processes, render_report
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from launcher.stacks.answer import Answer, Thread
+    from launcher.hang.model import Answer
 
 VERSION = 1
 LINES_MAX = 20_000
 """Maximum number of lines of stacks: a malicious sender could make many lines from little data."""
 OTHERS_MAX = 256
-PIDS_SHOWN = 8
 
 
 def render_text(view: View, *, threads: bool) -> str:
@@ -77,26 +77,15 @@ def group(answers: Sequence[Answer], *, threads: bool) -> list[list[str]]:
 
 def _render(members: Sequence[Answer], *, threads: bool, speakers: set[tuple[int, int]]) -> list[str]:
     first = members[0]
-    names = name_ranks(sorted({answer.rank for answer in members}))
-    if (first.rank, first.pid) not in speakers:
-        pids = ", ".join(str(answer.pid) for answer in members[:PIDS_SHOWN])
-        more = f" and {len(members) - PIDS_SHOWN} more" if len(members) > PIDS_SHOWN else ""
-        names = f"below {names}: pid {pids}{more}"
+    is_rank = (first.rank, first.pid) in speakers
+    names = name_ranks(answer.rank for answer in members) if is_rank else name_processes("below", members)
     if not first.threads:
-        return [
-            f"{names}: no Python stack ({describe_process(first)}){f': {first.why}' if first.why else ''}"
-        ]
+        return [Group(tuple(members), None).render(names)]
     lacks = f"; no C functions: {first.why}" if first.why else ""
     lines = [f"{names}, innermost first ({first.means}{lacks}):"]
     for thread in first.threads if threads else first.threads[:1]:
-        lines += [f"  {thread.name}"] if threads else []
-        lines += _frames(thread)
+        lines += [*([f"  {thread.name}"] if threads else []), *thread.render()]
     return lines
-
-
-def _frames(thread: Thread) -> list[str]:
-    lines = [f"    {frame.render()}" for frame in thread.frames]
-    return lines or ["    no Python frame"]
 
 
 def render_json(view: View) -> str:

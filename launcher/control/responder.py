@@ -12,8 +12,7 @@ import os
 import socket
 import time
 
-from launcher.agent.collector import list_running
-from launcher.agent.hangs import ask_progress
+from launcher.agent.collector import ask_progress, list_running
 from launcher.channel import lines
 from launcher.channel.connection import Connection
 from launcher.channel.keys import TOKEN_VARIABLE
@@ -22,9 +21,9 @@ from launcher.cluster.questions import EXEC, concerns
 from launcher.control import QUESTION_LIMIT_BYTES
 from launcher.control.node import OUTPUT_LIMIT_BYTES, identify, pack_run, pack_stacks, read_node
 from launcher.core.wire import Garbled, message, parse
+from launcher.hang.ask import Inquiry
 from launcher.process.program import end_family
 from launcher.process.watchdog import MARK, mark_of
-from launcher.stacks.inquiry import Inquiry
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

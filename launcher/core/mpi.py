@@ -4,7 +4,7 @@ To add a family: a row in ``mpi.txt``; a file in `launcher.sources` (none if it 
 block in ``sources/table.txt`` and in ``sources/signs.txt``; its rank and size in `launcher.guest.marker`,
 which imports nothing; a golden case. For ``--engine mpirun``: its ``--version`` output in
 `launcher.machine.mpi`, its options in ``engines/dialects.txt``, its command in a rehearsal in
-`launcher.rehearse.mpirun`. If its ranks need other settings: `launcher.fabrics.sockets`, and
+`launcher.rehearse.mpirun`. If its ranks need other settings: `launcher.fabrics.settings`, and
 `launcher.frameworks.horovod` for Horovod's library.
 """
 

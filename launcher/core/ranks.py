@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
 CPU_LIMIT = 1 << 16
 """More CPUs than any kernel supports (NR_CPUS is at most 8192); a larger number is not a CPU."""
+RANK_LIMIT = 1 << 24
 
 
 def is_number(text: str, digits: int) -> bool:
@@ -43,25 +44,30 @@ def name_ranks(ranks: Iterable[int]) -> str:
     return f"rank {names}" if names.isdecimal() else f"ranks {names}"
 
 
-def parse_cpu_list(text: str) -> frozenset[int]:
-    """Return the CPUs in a kernel list such as ``0-3,8,10-11``; empty if the text is not such a list."""
+def parse_ranges(text: str) -> frozenset[int]:
+    """Return the ranks in what `render_ranges` returns; empty if they are none, or too many."""
+    return parse_cpu_list(text.replace(" ", ""), RANK_LIMIT)
+
+
+def parse_cpu_list(text: str, limit: int = CPU_LIMIT) -> frozenset[int]:
+    """Return the CPUs in a kernel list such as ``0-3,8,10-11``; empty if the text is not such a list.
+
+    At most `CPU_LIMIT`, with numbers below ``limit``.
+    """
     cpus: set[int] = set()
     count = 0
     for part in text.strip().split(","):
         low, dash, high = part.partition("-")
-        if not (_is_cpu(low) and (not dash or _is_cpu(high)) and int(low) <= int(high or low)):
+        high = high if dash else low
+        if not all(is_number(end, 9) and int(end) < limit for end in (low, high)) or int(low) > int(high):
             return frozenset()
-        count += int(high or low) + 1 - int(low)
+        count += int(high) + 1 - int(low)
         if count > CPU_LIMIT:  # an own limit for each range would be none for the list
             return frozenset()
-        cpus.update(range(int(low), int(high or low) + 1))
+        cpus.update(range(int(low), int(high) + 1))
     return frozenset(cpus)
 
 
 def render_cpu_list(cpus: Iterable[int]) -> str:
     """Return CPUs as the kernel and taskset write them: ``0-3,8,10-11``."""
     return render_ranges(cpus).replace(" ", "")
-
-
-def _is_cpu(text: str) -> bool:
-    return is_number(text, 9) and int(text) < CPU_LIMIT

@@ -12,7 +12,7 @@ from launcher.core.frozen import frozen, replace
 from launcher.core.model import Allocation, Policy, Scope, Setting
 from launcher.core.supervision import Network, Proof
 from launcher.fabrics import plugins, settings, verbs
-from launcher.fabrics.facts import Found, Wish, name_ports, read_facts, read_variables
+from launcher.fabrics.facts import Facts, Found, name_ports, read_facts, read_variables
 from launcher.fabrics.topology_file import WORD, find_unexpected, render_topology
 from launcher.fabrics.variables import TITLES, describe_interfaces, find_exclusion, find_faults
 from launcher.machine.infiniband import read_ports
@@ -21,8 +21,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from launcher.fabrics.facts import Facts
     from launcher.machine.host import Host
+    from launcher.options.given import Given
     from launcher.options.reading import Options
 
     Planned = Iterable[tuple[str, str, str]]
@@ -37,7 +37,6 @@ FABRICS: dict[str, Callable[[Facts], Found]] = {
     "tcp": lambda facts: Found(True, f"TCP through {facts.interface}" if facts.interface else "TCP"),
 }
 """Best first: unless the user forces a fabric, the first one that is here is used."""
-NO_WISH = Wish()
 DEBUG, SUBSYSTEMS, FILE = "NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE"
 SETTINGS = ((DEBUG, "INFO"), (SUBSYSTEMS, "INIT,NET,ENV"))
 """Settings of NCCL's log. ENV logs the variables that keep NCCL from a network: those the user must fix."""
@@ -62,28 +61,29 @@ class Fabric:
     proof: Proof | None = None
 
 
-def plan_fabric(facts: Facts, wish: Wish = NO_WISH) -> Fabric:
+def plan_fabric(facts: Facts, wish: Given | None = None, required: Given | None = None) -> Fabric:
     """Choose the fabric of a job of several nodes, and the settings of its processes.
 
     Args:
         facts: Facts about this node.
-        wish: The fabric that the user forces, or requires.
+        wish: The fabric that the user forces; None for none.
+        required: The fabric that the user requires; None for none.
 
     Raises:
         HardwareMissing: The forced or required fabric is not here, a variable rules it out, or the job would
             use another one.
     """
     found = {name: find(facts) for name, find in FABRICS.items()}
-    name = str(wish.forced.value) if wish.forced else next(name for name in NAMES if found[name].is_here)
-    chosen, forced = found[name], wish.forced.origin if wish.forced else ""
-    for given in filter(None, (wish.forced, wish.required)):
+    name = str(wish.value) if wish else next(name for name in NAMES if found[name].is_here)
+    chosen, forced = found[name], wish.origin if wish else ""
+    for given in filter(None, (wish, required)):
         asked, wanted = str(given.value), found[str(given.value)]
         other = "" if name == asked else f"the fabric is {name}: {forced or chosen.why}"
         other = other if wanted.is_here else wanted.why
         if reason := other or find_exclusion(facts.told, asked, wanted.ports):
             fix = wanted.fix or "leave the flag out, or unset the variable that rules it out"
             raise make_error("no-fabric", origin=given.origin, title=TITLES[asked], reason=reason, fix=fix)
-    planned, kept = _yield_to_files(facts, settings.plan_settings(facts, name, chosen, wish))
+    planned, kept = _yield_to_files(facts, settings.plan_settings(facts, name, chosen, forced))
     is_generated = any(item.value == WORD for item in planned)
     exclusion = find_exclusion(facts.told, name, chosen.ports)
     ports = "" if chosen.doubt else name_ports(chosen.ports)
@@ -129,11 +129,12 @@ def plan_node(host: Host, environ: Mapping[str, str], options: Options, allocati
     Raises:
         HardwareMissing: The fabric that was asked for is not here.
     """
-    job, ask = allocation, allocation.scope is Scope.NODE
-    facts = read_facts(host, environ, job.hosts, job.node_rank, job.master_addr, ask=ask)
+    hosts, node = allocation.hosts, allocation.node_rank
+    own = hosts[node] if node is not None and node < len(hosts) else ""
+    peers = (allocation.master_addr, *(one for place, one in enumerate(hosts) if place != node))
+    facts = read_facts(host, environ, own, peers, ask=allocation.scope is Scope.NODE)
     forced, required = options.get("fabric"), options.get("require_fabric")
-    wish = Wish(None if forced and forced.value == "auto" else forced, required)
-    fabric = plan_fabric(facts, wish)
+    fabric = plan_fabric(facts, None if forced and forced.value == "auto" else forced, required)
     network, notes = fabric.network, list[str]()
     if facts.ports or facts.interfaces:  # a recorded machine may have neither
         unnamed = f"no interface is named to NCCL and gloo: {facts.why_interface}"

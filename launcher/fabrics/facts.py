@@ -8,7 +8,7 @@ from __future__ import annotations
 from launcher.core.frozen import frozen
 from launcher.core.mpi import OPEN_MPI
 from launcher.machine import network
-from launcher.machine.azure import Vm, ask_vm, is_azure, read_vm
+from launcher.machine.azure import Vm, VmKind, ask_vm, is_azure, read_vm
 from launcher.machine.infiniband import Port, is_usable, read_ports
 from launcher.machine.libraries import NCCL_PLUGINS, find_libraries, list_libraries
 from launcher.machine.network import DEFAULT, Interface, leads_out, read_interfaces
@@ -19,9 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from launcher.core.model import Gpu
-    from launcher.machine.azure import VmKind
     from launcher.machine.host import Host
-    from launcher.options.given import Given
 
 ELSEWHERE = "start the job on nodes that have it, or leave the flag out"
 """The fix for hardware that is not there."""
@@ -48,7 +46,8 @@ class Facts:
         why_interface: How that is known, or why it is not.
         default_interfaces: Interfaces with a default route; read only if there are several ports.
         gpu_paths: Places of the machine's GPUs in the PCI tree, exposed or not; read with these.
-        vm: The Azure VM, as far as it is known.
+        kind: What all Azure VMs of this one's size have; None if that is unknown.
+        vm_name: The name of the VM's size; empty if it is unknown.
         is_azure: Whether this is certainly an Azure VM.
         plugins: Paths of plugins that NCCL could load; for each name the one that the loader finds first.
         strays: Plugins in directories that the loader does not search.
@@ -69,7 +68,8 @@ class Facts:
     why_interface: str = ""
     default_interfaces: frozenset[str] = frozenset()
     gpu_paths: tuple[tuple[str, ...], ...] = ()
-    vm: Vm | None = None
+    kind: VmKind | None = None
+    vm_name: str = ""
     is_azure: bool = False
     plugins: tuple[str, ...] = ()
     strays: tuple[str, ...] = ()
@@ -80,16 +80,6 @@ class Facts:
     has_imex: bool = False
     mpi_chooses: bool = False
     environ: Mapping[str, str] = {}
-
-    @property
-    def kind(self) -> VmKind | None:
-        """What all VMs of this one's size have; None if that is unknown."""
-        return self.vm.kind if self.vm else None
-
-    @property
-    def vm_name(self) -> str:
-        """The name of the VM's size; empty if it is unknown."""
-        return self.vm.name if self.vm else ""
 
     def told(self, name: str) -> str | None:
         """Return the user's value of a variable, as NCCL would see it; None if unset."""
@@ -147,14 +137,6 @@ class Found:
     doubt: str = ""
 
 
-@frozen
-class Wish:
-    """The fabric that the user forces, and the one that the user requires; None for none."""
-
-    forced: Given | None = None
-    required: Given | None = None
-
-
 def unusable(why: str, fix: str = "") -> Found:
     """Return that hardware is here, but cannot be used."""
     return Found(False, why, has_hardware=True, fix=fix)
@@ -178,40 +160,37 @@ def name_ports(ports: tuple[Port, ...]) -> str:
 
 
 def read_facts(
-    host: Host,
-    environ: Mapping[str, str],
-    hosts: Sequence[str] = (),
-    node_rank: int | None = None,
-    master_addr: str = "",
-    *,
-    ask: bool = False,
+    host: Host, environ: Mapping[str, str], own: str = "", peers: Sequence[str] = (), *, ask: bool = False
 ) -> Facts:
     """Read the facts for the choice of a fabric.
 
     Args:
         host: The machine, or a recorded one.
         environ: The environment of the launcher.
-        hosts: The nodes of the job, in order, as far as known.
-        node_rank: Index of this node in ``hosts``.
-        master_addr: Address of rank 0; empty if unknown.
+        own: This node in the job's list of hosts; empty if unknown.
+        peers: The address of rank 0, empty if unknown, and the other nodes, as far as known.
         ask: Whether Azure's metadata service may be asked for the size of the VM.
     """
     ports, interfaces = read_ports(host), read_interfaces(host)
-    certain = is_azure(host, environ)
-    vm = _find_vm(host, environ, ports, may_ask=ask and certain)
+    certain, vm = is_azure(host, environ), read_vm(environ)
+    if vm is None and ask and certain and any(map(is_usable, ports)) and not environ.get(KUBERNETES):
+        vm = ask_vm(host)  # a query that only a port makes worth its time
     kind, topologies, has_several = vm.kind if vm else None, read_topologies(host, vm), len(ports) > 1
     routes = network.read_routes(host) if has_several else {}
-    interface, why = choose_interface(host, interfaces, hosts, node_rank, master_addr)
+    interface, why = choose_interface(host, interfaces, own, peers)
     plugins = find_libraries(host, environ, NCCL_PLUGINS)
+    folders = OFI_FOLDERS if any(port.driver == "efa" for port in ports) else ()
+    beside = [path for folder in folders for path in list_libraries(host, folder, ("libnccl-net",))]
     return Facts(
         ports=ports,
         interfaces=interfaces,
         interface=interface,
         why_interface=why,
-        vm=vm,
+        kind=kind,
+        vm_name=vm.name if vm else "",
         is_azure=certain,
         plugins=plugins,
-        strays=_find_strays(host, plugins) if any(port.driver == "efa" for port in ports) else (),
+        strays=tuple(path for path in beside if path not in plugins),
         configured=read_configured(host, environ),
         has_topologyd=bool(host.list_folder(TOPOLOGYD)),
         mpi_chooses=read_mpi_choice(host, environ),
@@ -230,13 +209,6 @@ def read_variables(host: Host, environ: Mapping[str, str], ports: Sequence[Port]
     return Facts(ports=tuple(ports), interfaces=read_interfaces(host), configured=configured, environ=environ)
 
 
-def _find_vm(host: Host, environ: Mapping[str, str], ports: Sequence[Port], *, may_ask: bool) -> Vm | None:
-    """Return the VM that variables name; else ask the service, but only if a port makes it matter."""
-    told = read_vm(environ)
-    asks = may_ask and any(map(is_usable, ports)) and not environ.get(KUBERNETES)
-    return ask_vm(host) if told is None and asks else told
-
-
 def read_mpi_choice(host: Host, environ: Mapping[str, str]) -> bool:
     """Whether we are a rank of Open MPI, and one of its files says which interfaces ranks use.
 
@@ -250,39 +222,29 @@ def read_mpi_choice(host: Host, environ: Mapping[str, str]) -> bool:
     return any(line.strip().startswith("btl_tcp_if_") for line in lines)
 
 
-def _find_strays(host: Host, plugins: Sequence[str]) -> tuple[str, ...]:
-    there = [path for folder in OFI_FOLDERS for path in list_libraries(host, folder, ("libnccl-net",))]
-    return tuple(path for path in there if path not in plugins)
-
-
 def choose_interface(
-    host: Host,
-    interfaces: Sequence[Interface],
-    hosts: Sequence[str] = (),
-    node_rank: int | None = None,
-    master_addr: str = "",
+    host: Host, interfaces: Sequence[Interface], own: str = "", peers: Sequence[str] = ()
 ) -> tuple[str | None, str]:
     """Return the interface that leads to the other nodes of the job, and how that is known.
 
-    Names are looked up only if there is a choice: a name that does not resolve yet would cost seconds.
+    ``own`` and ``peers`` are those of `read_facts`. Names are looked up only if there is a choice: a name
+    that does not resolve yet would cost seconds.
     """
-    if master_addr == "::1" or master_addr == "localhost" or master_addr.startswith("127."):
-        return None, f"the job meets at {master_addr}, on this machine"
+    if peers and (peers[0] in ("::1", "localhost") or peers[0].startswith("127.")):
+        return None, f"the job meets at {peers[0]}, on this machine"
     alive = [item for item in interfaces if _may_lead_out(item)]
     if not alive:
         return None, "no interface with an address leads out of this machine"
     if len(alive) == 1:
         return alive[0].name, "the only interface that leads to other nodes"
-    own = hosts[node_rank] if node_rank is not None and node_rank < len(hosts) else None
-    others = [name for place, name in enumerate(hosts) if place != node_rank]
-    peers = [name for name in (master_addr, *others) if name]
-    found = network.cluster_interface(host, alive, own, peers)
+    known = [peer for peer in peers if peer]
+    found = network.cluster_interface(host, alive, own or None, known)
     if found is None:
         names = ", ".join(item.name for item in alive)
         return None, f"unknown which of {names} leads to the other nodes"
     if own in [address for address, _ in found.addresses]:
         return found.name, f"it has {own}, this node in the list of hosts"
-    return found.name, f"it leads to {peers[0] if peers else own}"
+    return found.name, f"it leads to {known[0] if known else own}"
 
 
 def _may_lead_out(interface: Interface) -> bool:

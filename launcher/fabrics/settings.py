@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from launcher.core.blocks import read_rows
 from launcher.core.mpi import HYDRA, OPEN_MPI
-from launcher.fabrics.facts import Facts, Found, Wish, name_ports
+from launcher.fabrics.facts import Facts, Found, name_ports
 from launcher.fabrics.plugins import find_named
 from launcher.fabrics.topology_file import plan_family
 
@@ -38,19 +38,18 @@ EXCLUDE = "OMPI_MCA_btl_tcp_if_exclude"
 GCP = "gcp"
 
 
-def plan_settings(facts: Facts, fabric: str, found: Found, wish: Wish) -> Iterator[tuple[str, str, str]]:
+def plan_settings(facts: Facts, fabric: str, found: Found, forced: str) -> Iterator[tuple[str, str, str]]:
     """Yield name, value and reason of each variable that a fabric needs, and of those of Azure's VM.
 
     Args:
         facts: Facts about this node.
         fabric: Name of the fabric.
         found: The fabric as it was found here.
-        wish: The fabric that the user forces.
+        forced: The flag that forces the fabric; empty for none.
     """
     interface = facts.interface if facts.interface and SYNTAX.isdisjoint(facts.interface) else ""
     others = [item.name for item in facts.interfaces if item.addresses and not item.is_loopback]
     mpi = _find_mpi(facts) if len(others) > 1 else ""
-    forced = wish.forced.origin if wish.forced else ""
     plugin, path = find_named(facts)
     known = {
         "interface": interface,

@@ -16,7 +16,7 @@ import ipaddress
 from launcher.core.blocks import read_blocks
 from launcher.core.environ import NETWORK_NAMES
 from launcher.core.frozen import frozen
-from launcher.machine.network import find_interface, leads_out
+from launcher.machine.network import Interface, find_interface, leads_out
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from launcher.fabrics.facts import Facts
     from launcher.machine.infiniband import Port
-    from launcher.machine.network import Interface
 
     Told = Callable[[str], str | None]
     """Function from the name of a variable to the user's value."""

@@ -23,13 +23,11 @@ NVIDIA's DGX user guides (the ports of a machine, and their use).
 from __future__ import annotations
 
 from launcher.fabrics.facts import ELSEWHERE, Facts, Found, count, find_hidden, name_ports, unusable
-from launcher.machine.infiniband import is_omni_path, is_usable
+from launcher.machine.infiniband import Port, is_omni_path, is_usable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-
-    from launcher.machine.infiniband import Port
 
     Signs = Mapping[Port, tuple[str, ...]]
     """What speaks against each port."""

@@ -14,6 +14,10 @@ LEFT_WITHIN_S = 5.0
 """A shell that ends with 0 within this time has not waited for a training."""
 LEFT_WORK_S, LEFT_WORK_CPU_S = 0.5, 0.1
 """Unless it ran other work, of this time and CPU time, after it had put the last one into the background."""
+LEFT_RANKS_FIX = (
+    "find what ended the processes between it and its ranks (`kill`, or memory: `dmesg | grep -i oom`); "
+    "DeepSpeed's command exits with 0 if a signal ended its launcher"
+)
 STALLED_STATUS = EXIT_NOT_READY
 """Exit code of a job that we ended because it hung: 137 or 143 would look like an OOM kill, or a stop."""
 

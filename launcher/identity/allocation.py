@@ -8,7 +8,7 @@ replaces a problem.
 from __future__ import annotations
 
 from launcher.core.blocks import read_blocks
-from launcher.core.errors import make_problem
+from launcher.core.errors import Problem, make_problem
 from launcher.core.frozen import replace
 from launcher.core.model import DEFAULT_PORT, Allocation, Claim, Fact, Machine, Scope, Trust
 from launcher.identity import contradictions, inherited, rendezvous
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import Any
 
-    from launcher.core.errors import Problem
-
 IDENTIFYING = ((Fact.NODE_COUNT, Fact.NODE_RANK), (Fact.WORLD_SIZE, Fact.RANK))
 """Each pair identifies this process, even if a variable hints at several nodes (MASTER_ADDR under mpirun)."""
 LAUNCHERS = (*STARTED, Fact.LOCAL_SIZE)
@@ -31,7 +29,6 @@ LAUNCHERS = (*STARTED, Fact.LOCAL_SIZE)
 OF_NODE = (Fact.NODE_RANK, Fact.NODE_COUNT)
 OF_TASK = (*OF_NODE, Fact.WORLD_SIZE)
 """Facts of a process of the job without a rank: only its name must be known."""
-ALWAYS = (Fact.HOSTS, Fact.NODE_COUNT, Fact.NODE_RANGE)
 HEAD = "the job is started from this node: the command's own launcher finds the nodes and runs once"
 
 
@@ -65,7 +62,7 @@ def decide(
     needed: list[Fact] = []
     if is_head:
         facts = ()
-        ledger = settle_processes(ledger, machine).fold(lambda _: [HEAD])
+        ledger = settle_processes(ledger, machine).add(HEAD)
     elif task:
         facts = OF_TASK
         ledger = ledger.fold(lambda it: it.find_contradictions(*facts, Fact.LOCAL_SIZE))
@@ -84,7 +81,7 @@ def decide(
         needed = [*([] if node_range else [Fact.NODE_COUNT]), *([] if at_start else [Fact.NODE_RANK])]
     if facts and not task:
         ledger = ledger.fold(contradictions.check_numbers, contradictions.check_place)
-    found = (*ALWAYS, *facts, *([Fact.LOCAL_SIZE] if task else []))
+    found = (Fact.HOSTS, Fact.NODE_COUNT, Fact.NODE_RANGE, *facts, *([Fact.LOCAL_SIZE] if task else []))
     address, port = "", DEFAULT_PORT
     if not is_head:
         ledger = rendezvous.settle_master(ledger, scope, at_start=at_start)
@@ -194,7 +191,7 @@ def _add_node_rank(ledger: Ledger) -> Iterator[Claim]:
     if rank is None or local is None or not size or nodes is None or not isinstance(nodes.value, int):
         return
     is_stated = nodes.value > 1 and nodes.trust <= Trust.STATED
-    is_even = nodes.value == TWO or size == 1 or ledger.is_even(nodes.source)
+    is_even = nodes.value == TWO or size == 1 or ledger.is_even(nodes)
     is_block = rank % size == local and list_places(rank, local, size, nodes.value) == [rank // size]
     if is_stated and world == nodes.value * size and is_even and is_block:
         origin = f"{ledger.origin(Fact.RANK)} // {ledger.origin(Fact.LOCAL_SIZE)}, in blocks"

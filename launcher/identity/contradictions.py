@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from launcher.core.blocks import read_blocks
-from launcher.core.errors import make_problem
+from launcher.core.errors import Problem, make_problem
 from launcher.core.frozen import replace
 from launcher.core.model import Claim, Evidence, Fact, Topology, Trust
 from launcher.identity.ledger import IDENTITY, LAUNCHED, STARTED, Ledger, is_typed, list_several, name_only
@@ -14,7 +14,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from launcher.core.errors import Problem
     from launcher.machine.host import Host
 
 
@@ -45,8 +44,7 @@ def seal_lone_world(
         return evidence
     if not any(c.trust is Trust.ASKED and c.value == 1 for c in ledger.about(Fact.NODE_COUNT)):
         name = _find_program(whole.source) or f"what set {name_only(whole.origin)}"
-        problem = ledger.refuse("lone-world", world=whole.origin, name=name, other=said[0])
-        ledger.fold(lambda _: [problem]).check()
+        ledger.add(ledger.refuse("lone-world", world=whole.origin, name=name, other=said[0])).check()
     return tuple(
         item
         if item.source in ledger.speakers
@@ -86,7 +84,7 @@ def check_numbers(ledger: Ledger) -> Iterator[Problem]:
     world, size, nodes = map(ledger.number, sizes)
     known, least = [fact for fact in sizes if ledger.about(fact)], (size or 1) + (nodes or 1) - 1
     counted = ledger.best(Fact.NODE_COUNT)
-    is_even = counted is not None and counted.trust is not Trust.ASKED and ledger.is_even(counted.source)
+    is_even = counted is not None and counted.trust is not Trust.ASKED and ledger.is_even(counted)
     is_alone = nodes == 1 or (nodes is None and any(item.most_nodes == 1 for item in ledger.evidence))
     if world and world < least:  # each node runs at least one process
         hint = ", not nodes" if world == nodes else ""

@@ -27,7 +27,7 @@ def sift_count(ledger: Ledger) -> Iterator[Out]:
     for claim in _inherited(ledger, Fact.NODE_COUNT):
         count = claim.value
         # One node, or more than half of the processes here: correct, or reported elsewhere as a contradiction
-        if not isinstance(count, int) or 1 in (count, world // size) or ledger.is_even(claim.source):
+        if not isinstance(count, int) or 1 in (count, world // size) or ledger.is_even(claim):
             continue
         if count * size != world and count - 1 <= world - size:
             hosts = [other for other in ledger.about(Fact.HOSTS) if other.source == claim.source]

@@ -90,11 +90,13 @@ class Ledger:
         """Return the ledger after rules, each of which sees what the ones before it have found."""
         ledger = self
         for rule in rules:
-            effects = tuple(rule(ledger))
-            ledger = ledger._with(effects) if effects else ledger
+            ledger = ledger.add(*rule(ledger))
         return ledger
 
-    def _with(self, effects: Sequence[Effect]) -> Ledger:
+    def add(self, *effects: Effect) -> Ledger:
+        """Return the ledger with claims, problems and notes, and without claims that are left out."""
+        if not effects:
+            return self
         outs = [(claim, out.why) for out in effects if isinstance(out, Out) for claim in out.claims]
         left_out = {id(claim) for claim, _ in outs}
         claims = [*self.claims, *(effect for effect in effects if isinstance(effect, Claim))]
@@ -125,8 +127,8 @@ class Ledger:
     def find(self, *facts: Fact) -> dict[Fact, Decided]:
         """Return the claims on facts that win, with those that lose and why."""
         found = {}
-        for fact, claims in ((fact, self.about(fact)) for fact in facts if fact in self.by_fact):
-            found[fact] = Decided(claims[0], tuple(Lost(c, self._why(claims[0], c)) for c in claims[1:]))
+        for best, *others in filter(None, map(self.about, facts)):
+            found[best.fact] = Decided(best, tuple(Lost(c, self._why(best, c)) for c in others))
         return found
 
     def is_inherited(self, claim: Claim) -> bool:
@@ -143,9 +145,9 @@ class Ledger:
         hosts = next((c.hosts for c in self.about(Fact.HOSTS) if c.source == claim.source), ())
         return [place for place, host in enumerate(hosts) if self.is_own(host)]
 
-    def is_even(self, source: str) -> bool:
+    def is_even(self, count: Claim | None) -> bool:
         """Whether a source counts nodes that all have the same number of processes."""
-        return any(item.even and item.source == source for item in self.evidence)
+        return count is not None and any(item.even and item.source == count.source for item in self.evidence)
 
     def has_problem(self, *codes: str) -> bool:
         """Whether a problem with one of these codes has been reported."""
@@ -215,15 +217,15 @@ class Ledger:
 
     def find_contradictions(self, *facts: Fact) -> Iterator[Problem]:
         """Yield a problem for each claim that contradicts the best one on a fact."""
-        for one, other in ((found[0], c) for fact in facts if (found := self.about(fact)) for c in found[1:]):
-            if self._contradicts(one, other):
-                yield self._describe(one, other)
+        for best, *others in filter(None, map(self.about, facts)):
+            yield from (self._describe(best, other) for other in others if self._contradicts(best, other))
 
     def _describe(self, one: Claim, other: Claim) -> Problem:
         where, name, other_name = self.where(), name_only(one.origin), name_only(other.origin)
-        counts = any(c.value == other.value for c in self.about(Fact.NODE_COUNT))
-        hint = f" ({other.origin} counts nodes, not processes)"
-        hint = hint if one.fact is Fact.WORLD_SIZE and counts else ""
+        counts = one.fact is Fact.WORLD_SIZE and any(
+            c.value == other.value for c in self.about(Fact.NODE_COUNT)
+        )
+        hint = f" ({other.origin} counts nodes, not processes)" if counts else ""
         # A variable of a user or an image may be the wrong one; a platform's variable cannot be unset
         if one.trust is Trust.ASKED and is_typed(one):
             leave, manual = f"leave out {name}", ", or pass --source manual to go by the flags alone"
@@ -242,8 +244,7 @@ class Ledger:
 
 def open_ledger(evidence: Sequence[Evidence], options: Options, is_own: Callable[..., bool]) -> Ledger:
     """Return the ledger of the user's options and of sources, without claims that are certainly inherited."""
-    defaults: tuple[Evidence, ...] = (options.defaults(),) if options.files.given else ()
-    every = (options.evidence(), *evidence, *defaults)
+    every = (options.evidence(), *evidence, *([options.defaults()] if options.files.given else []))
     claims, problems, notes = (
         tuple(item for one in every for item in getattr(one, name))
         for name in ("claims", "problems", "notes")
@@ -255,8 +256,7 @@ def open_ledger(evidence: Sequence[Evidence], options: Options, is_own: Callable
 def _leave_out_inherited(ledger: Ledger) -> Iterator[Out]:
     """Leave out inherited claims on facts in STARTED that no source about this process states."""
     stated = {claim.fact for claim in ledger.claims if claim.source in ledger.speakers}
-    open_facts = [fact for fact in STARTED if fact not in stated]
-    gaps = [c for c in ledger.claims if c.fact in open_facts and ledger.is_inherited(c)]
+    gaps = [c for c in ledger.claims if c.fact in {*STARTED} - stated and ledger.is_inherited(c)]
     if gaps:
         yield Out(gaps, f"it is inherited, and {' and '.join(ledger.speakers)} started this process")
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from launcher.core.environ import C10D, MEETS_AT_MASTER, PORT_LIMIT, STATIC, is_loopback
 from launcher.core.model import DEFAULT_PORT, Claim, Fact, Scope, Trust
-from launcher.identity.ledger import Out, derive, is_typed, list_several, name_only
+from launcher.identity.ledger import Ledger, Out, derive, is_typed, list_several, name_only
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from launcher.core.errors import Problem
-    from launcher.identity.ledger import Ledger
     from launcher.options.reading import Options
 
 CONTROL_PORT = 6106

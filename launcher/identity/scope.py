@@ -6,18 +6,15 @@ should run. The presence of RANK decides nothing, because platforms set it in bo
 
 from __future__ import annotations
 
-from launcher.core.errors import make_error, make_problem
+from launcher.core.errors import Problem, make_error, make_problem
 from launcher.core.frozen import replace
-from launcher.core.model import AMD_GPU, INTEGRATED_XPU, Claim, Decided, Fact, Lost, Scope, Trust
+from launcher.core.model import AMD_GPU, INTEGRATED_XPU, Claim, Decided, Fact, Lost, Machine, Scope, Trust
 from launcher.identity.ledger import DEFAULTS, IDENTITY, STARTED, Ledger, derive
 from launcher.identity.topology import list_places
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from launcher.core.errors import Problem
-    from launcher.core.model import Machine
 
 ONE_PER_NODE = "tensorflow"
 """A framework in which one process uses all GPUs of its node."""
@@ -36,15 +33,14 @@ def decide_scope(ledger: Ledger, machine: Machine, *, starts_processes: bool = F
     asked = ledger.options.text("scope", "auto")
     shown, origins = _find_process(ledger), ledger.options.origins("scope")
     if shown:
-        is_wrong = asked == Scope.NODE.value
-        wrong = [ledger.refuse("scope-node", asked=origins[0], shown=shown)] if is_wrong else []
-        return Scope.PROCESS, ledger.fold(lambda _: wrong)
+        if asked == Scope.NODE.value:
+            ledger = ledger.add(ledger.refuse("scope-node", asked=origins[0], shown=shown))
+        return Scope.PROCESS, ledger
     per_node = next((item for item in ledger.evidence if item.starts is Scope.NODE), None)
     if asked == Scope.PROCESS.value and per_node is not None and not ledger.about(Fact.RANK):
         of_node = (claim.origin for claim in per_node.claims if claim.fact in IDENTITY[-2:])
         named = {"shown": next(of_node, per_node.source), "source": per_node.source}
-        problem = ledger.refuse("scope-process", asked=origins[0], **named)
-        return Scope.NODE, ledger.fold(lambda _: [problem])
+        return Scope.NODE, ledger.add(ledger.refuse("scope-process", asked=origins[0], **named))
     if asked != "auto":
         return Scope(asked), ledger
     # Where the starter's rank is missing, a process of any source is one; it then lacks its rank
@@ -90,7 +86,7 @@ def _compare_sizes(ledger: Ledger, machine: Machine, starts_processes: bool) -> 
     if starts_processes:
         return Scope.NODE, ledger
     wanted, notes = find_wanted(ledger, machine)
-    ledger = ledger.fold(lambda _: notes)
+    ledger = ledger.add(*notes)
     if wanted.value == 1:
         # The launcher restarts the only process of a node, but MPI cannot connect to another in its place
         is_one_each = local_size == 1 and None is not world == nodes
@@ -140,7 +136,7 @@ def settle_processes(ledger: Ledger, machine: Machine) -> Ledger:
     others = [c for c in ledger.about(wanted.fact) if not wanted.origin.startswith(c.origin)]
     why = f"less direct than {wanted.origin}"
     lost = tuple(Lost(c, "agrees" if c.value == wanted.value else why) for c in others)
-    return replace(ledger, findings={wanted.fact: Decided(wanted, lost)}).fold(lambda _: notes)
+    return replace(ledger, findings={wanted.fact: Decided(wanted, lost)}).add(*notes)
 
 
 def find_wanted(ledger: Ledger, machine: Machine) -> tuple[Claim, list[str]]:
@@ -193,7 +189,7 @@ def add_local_size(ledger: Ledger) -> Iterator[Claim]:
     origin, size = ledger.origin(Fact.WORLD_SIZE), world // count
     if count in (1, world):  # every node has at least one process
         yield derive(Fact.LOCAL_SIZE, size, origin, Trust.DERIVED)
-    elif size * count == world and nodes and ledger.is_even(nodes.source) and _fits(ledger, size, count):
+    elif size * count == world and nodes and ledger.is_even(nodes) and _fits(ledger, size, count):
         yield derive(Fact.LOCAL_SIZE, size, f"{origin} over {nodes.origin}", Trust.DERIVED)
 
 

@@ -76,9 +76,20 @@ def list_places(rank: int, local_rank: int, local_size: int, node_count: int) ->
     It is the node of placement in blocks (node by node), and that of cyclic placement (one rank per node in
     turn), unless the local rank excludes it.
     """
-    block, place = divmod(rank, local_size)
+    found = (find_block(rank, local_rank, local_size), find_dealt(rank, local_rank, node_count))
+    return [node for node in dict.fromkeys(found) if node is not None]
+
+
+def find_block(rank: int, local_rank: int, local_size: int) -> int | None:
+    """Return the node of a rank if all nodes are full, filled one after the other; None if it is on none."""
+    node, place = divmod(rank, local_size)
+    return node if place == local_rank else None
+
+
+def find_dealt(rank: int, local_rank: int, node_count: int) -> int | None:
+    """Return the node of a rank if all nodes are full, dealt ranks in turn; None if it is on none."""
     turn, node = divmod(rank, node_count)
-    return list(dict.fromkeys([block] * (place == local_rank) + [node] * (turn == local_rank)))
+    return node if turn == local_rank else None
 
 
 def find_rank(index: int, node_count: int, seats: Mapping[int, int]) -> int | None:

@@ -195,6 +195,10 @@ def conclude(turn: Turn) -> None:
     decision = decide(job.restarts, failed, draw(f"{job.seed}-{len(failed)}"))
     if veto and decision.restarts:
         decision = Decision(False, veto)
+        is_taken = any(event.kind == PREEMPTED for event in turn.attempt.events)
+        over = replace(
+            over, status=EXIT_NOT_READY if is_taken else over.status, is_stopped=turn.state.is_told
+        )
     if decision.restarts:
         between.begin(turn, over, decision)
     else:

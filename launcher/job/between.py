@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from launcher.core.errors import EXIT_NOT_READY
 from launcher.core.frozen import replace
+from launcher.core.signal import signal
 from launcher.failure.arbiter import CUT_OFF, GAVE_UP, LOST, NODE_LOST, PREEMPTED, Event, make_node_lost
 from launcher.job.commands import Blame, EndAttempt, EndJob, Print
 from launcher.job.settings import KILLED_S, LEASE_SLACK_S, QUIET_S, SPARES_S
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 TOLD = "the launcher was told to end"
 KILLED = "its launcher was killed"
 ALONE = "node 0 was cut off from all other nodes, and they have ended"
+STOPS = (signal.SIGTERM, signal.SIGINT)
 NAMED_MAX = 20
 
 
@@ -184,7 +186,9 @@ def fail(turn: Turn, event: Failed) -> None:
     if node is None or node.rank is None:
         return
     if kind == PREEMPTED:
-        end(turn, f"{turn.name(event.node)} is taken back: {event.event.what}")
+        over, what = replace(turn.pause.again.over, status=EXIT_NOT_READY), event.event.what
+        alone = turn.state.job.node_count == 1
+        finish(turn, over, what if alone else f"{turn.name(event.node)} is taken back: {what}")
     elif kind == GAVE_UP:
         turn.change_node(event.node, has_left=True)
         others = [node for index, node in turn.held() if index]
@@ -198,7 +202,8 @@ def stop(turn: Turn, event: Received) -> None:
     if node is not None and node.rank is not None:
         turn.change(is_told=True)
         alone = turn.state.job.node_count == 1
-        end(turn, TOLD if alone else f"{turn.name(event.node)} received {event.name}")
+        over = replace(turn.pause.again.over, is_stopped=event.number in STOPS)
+        finish(turn, over, TOLD if alone else f"{turn.name(event.node)} received {event.name}")
 
 
 def give_up(turn: Turn, event: Unable) -> None:

@@ -107,6 +107,7 @@ class EndJob(JobCommand):
         refusal: Why the job did not start; None if it has.
         why: Why a launcher leaves the job.
         leaves: Whether only this launcher leaves; the job goes on without it.
+        is_stopped: Whether only a signal has kept another attempt from following.
     """
 
     status: int
@@ -119,6 +120,7 @@ class EndJob(JobCommand):
     refusal: Refusal | None = None
     why: str = ""
     leaves: bool = False
+    is_stopped: bool = False
 
 
 @frozen

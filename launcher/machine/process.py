@@ -33,8 +33,11 @@ ENVIRON_BYTES = 4 << 20
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 ENDED = ("Z", "X")
-_STATE, _PARENT, _TIMES, _THREADS, _STARTED, _RESIDENT, _EXIT_CODE = 0, 1, slice(11, 15), 17, 19, 21, 49
-"""Fields 3, 4, 14 to 17, 20, 22, 24 and 52 of /proc/PID/stat, as offsets from the state (field 3)."""
+_STATE, _PARENT, _FLAGS, _TIMES, _THREADS, _STARTED, _RESIDENT = 0, 1, 6, slice(11, 15), 17, 19, 21
+_EXIT_CODE = 49
+"""Fields 3, 4, 9, 14 to 17, 20, 22, 24 and 52 of /proc/PID/stat, as offsets from the state (field 3)."""
+_FORKED = 0x40
+"""PF_FORKNOEXEC, include/linux/sched.h."""
 
 
 @frozen
@@ -49,6 +52,7 @@ class Stat:
         started_s: Time of its start, in seconds since boot.
         memory_bytes: Resident memory; shared memory counts for each process that shares it.
         exit_code: Exit status in the form of wait(2); 0 for success, and if we may not see it.
+        is_fork: Whether it has not executed a program since its fork, so that it shows that of its parent.
     """
 
     parent: int
@@ -58,6 +62,7 @@ class Stat:
     started_s: float = 0.0
     memory_bytes: int = 0
     exit_code: int = 0
+    is_fork: bool = False
 
     @property
     def has_ended(self) -> bool:
@@ -84,6 +89,7 @@ def parse_stat(data: bytes) -> Stat | None:
         int(words[_STARTED]) / TICKS,
         int(words[_RESIDENT]) * PAGE_BYTES,
         int(words[_EXIT_CODE]) if len(words) > _EXIT_CODE else 0,
+        bool(int(words[_FLAGS]) & _FORKED),
     )
 
 

@@ -236,6 +236,7 @@ class Head(Lead):
 
     def find_status(self, over: messages.Over) -> int:
         """Return the exit status of the launchers from how the job has ended."""
+        self.parts.outcomes.is_stopped = over.is_stopped
         return self.parts.outcomes.exit_status(over.status, self._judge(over))
 
     def _judge(self, over: messages.Over) -> Verdict | None:

@@ -104,6 +104,7 @@ class Lead:
 
     def find_status(self, over: Over) -> int:
         """Return the exit status of the launchers from how the job has ended."""
+        self.parts.outcomes.is_stopped = over.is_stopped
         return self.parts.outcomes.exit_status(over.status)
 
     def on_refused(self, error: LauncherError) -> None:

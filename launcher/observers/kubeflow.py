@@ -11,6 +11,7 @@ Source: kubeflow/trainer, docs/user-guides/trainjob-progress.md (since 2.2, feat
 from __future__ import annotations
 
 import json
+import math
 import time
 
 from launcher.core.redact import quote
@@ -34,10 +35,11 @@ SENT, NONE = "sent", "none"
 
 
 def find_metrics(pattern: str, tail: bytes) -> dict[str, float]:
-    """Return the numbers in the named groups of the last match of an output; empty if there are none."""
+    """Return the finite numbers in the named groups of the last match of an output; empty without any."""
     last = find_last(pattern, tail)
     groups = {} if last is None else last.groupdict()
-    found = {name: numbers[0] for name, text in groups.items() if (numbers := read_numbers(text))}
+    numbers = {name: read_numbers(text)[:1] for name, text in groups.items()}
+    found = {name: one for name, some in numbers.items() for one in some if math.isfinite(one)}
     return dict(list(found.items())[:METRICS_MAX])
 
 

@@ -15,9 +15,9 @@ from collections import deque
 from itertools import pairwise
 
 from launcher.core.frozen import frozen
+from launcher.machine.calls import read_call
 from launcher.machine.process import PROC, list_folder, parse_stat, read_file
 from launcher.process.families import read_table
-from launcher.stacks.look import read_call
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 A stall is a time in which no process writes and no GPU works. Without ``--stall-timeout`` CPU time and
 network traffic count, too (`launcher.observers.movement`). Each is reported once; another one only after
-something has happened again. What follows is up to `launcher.evidence.hang`.
+something has happened again. What follows is up to `launcher.hang.report`.
 """
 
 from __future__ import annotations

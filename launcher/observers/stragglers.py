@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 LIMIT_S = 0.5
 """Seconds for all searches; a usual pattern needs milliseconds."""
-NUMBER = re.compile(r"\d[\d,_]{0,17}(?:\.\d{1,9})?")
+NUMBER = re.compile(r"(?:(?<!\w)-)?\d[\d,_]{0,17}(?:\.\d{1,20})?(?:[eE][-+]?\d{1,3})?")
 STEP = "step"
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 
-from launcher.preemption.events import ANNOUNCED, DUE, MARGIN_S, WITHDRAWN
+from launcher.preemption.events import ANNOUNCED, DUE, LATEST_S, MARGIN_S, WITHDRAWN
 from launcher.preemption.services import SERVICES, Notice, Unclear
 
 TYPE_CHECKING = False
@@ -185,4 +185,5 @@ class PreemptionWatch:
 
 
 def _find_deadline(notice: Notice) -> float:
-    return time.time() + NOTICE_S if notice.at is None else notice.at
+    now = time.time()
+    return now + NOTICE_S if notice.at is None else min(notice.at, now + LATEST_S)

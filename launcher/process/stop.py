@@ -13,7 +13,7 @@ import os
 import time
 
 from launcher.core.signal import signal
-from launcher.machine.process import list_pids, read_stat
+from launcher.machine.process import list_pids, read_command, read_stat
 from launcher.process.descendants import find_children, find_descendants, has_ended, is_alive
 from launcher.process.signals import send
 
@@ -29,6 +29,8 @@ LINGER_S = 0.2
 """Seconds that helpers of a process (multiprocessing's resource tracker) need to notice that it has ended."""
 LEFTOVERS_GRACE_S = 5.0
 """Maximum seconds between SIGTERM and SIGKILL for processes that outlive all processes of the job."""
+LEFT_MAX = 64
+"""Number of them that are looked at."""
 CHASES = 20
 """Number of times that we look again, without a pause, for children of processes that we have just killed."""
 KILL_EVERY_S = 0.02
@@ -50,6 +52,7 @@ class Stopper:
         told: The last signal that each process got, by pid.
         left: Descriptions of the processes that outlived those of a job that ended by itself.
         left_at_s: When the last of them was started, in seconds since boot; None if /proc does not show it.
+        left_ranks: The ranks among them that another process has started, and their command lines.
         gave_up: Whether not even SIGKILL has ended all processes.
         groups: The process groups that we created, as long as they have members.
         started: The processes that we started and have not reaped yet.
@@ -73,6 +76,7 @@ class Stopper:
         self.told: dict[int, int] = {}
         self.left = ""
         self.left_at_s: float | None = None
+        self.left_ranks: dict[int, list[str]] = {}
         self.gave_up = False
         self.groups: set[int | None] = set()
         self.started: set[int] = set()
@@ -207,6 +211,7 @@ class Stopper:
             self.left = _names(leaders)
             starts = [found.started_s for found in map(read_stat, leaders) if found]
             self.left_at_s = max(starts, default=None)
+            self.left_ranks = _find_ranks(leaders[:LEFT_MAX])
             self._say(f"{len(leaders)} left behind by the job: sending SIGTERM ({self.left})", "left-behind")
         self._tell(leaders)
 
@@ -269,6 +274,18 @@ def _is_left(group: int) -> bool:
         return False
     shown = [pid for pid in list_pids() if _group(pid) == group]
     return not shown or any(map(is_alive, shown))
+
+
+def _find_ranks(pids: list[int]) -> dict[int, list[str]]:
+    """Return the ranks among processes, and their command lines; not what a rank has forked."""
+    from launcher.process.families import read_worker
+
+    found: dict[int, list[str]] = {}
+    for pid in pids:
+        stat, worker = read_stat(pid), read_worker(pid)
+        if stat is not None and worker is not None and not stat.is_fork and not stat.has_ended:
+            found[worker.rank] = read_command(pid)
+    return found
 
 
 def _names(pids: list[int]) -> str:

@@ -44,8 +44,9 @@ class SourceRow:
 
 MARKERS = {block.name: expand(block.words("markers")) for block in rows.SOURCES}
 MARKERS |= {"node_names": rows.NODE_MARKERS, "signs": signs.MARKERS}
-READS = {block.name: block.fields.get("read", f"{block.name}.read") for block in rows.SOURCES}
-TABLE = tuple(SourceRow(name, MARKERS[name], read) for name, read in READS.items())
+TABLE = tuple(
+    SourceRow(b.name, MARKERS[b.name], b.fields.get("read", f"{b.name}.read")) for b in rows.SOURCES
+)
 
 
 @frozen
@@ -86,8 +87,8 @@ def gather(
     reads: set[str] = set()
     environ = {name: environ[name] for name in environ if environ[name]}
     for name, read in _choose(environ, only):
-        reader = Reader(name, environ, host, starts_job=starts_job, node_count=node_count)
-        reader.read_before |= reads
+        reader = Reader(name, environ, host, node_count)
+        reader.starts_job, reader.is_named, reader.read_before = starts_job, name == only, frozenset(reads)
         read(reader)
         is_sealed = bool(evidence) and evidence[-1].seals
         (around if is_sealed else evidence).append(reader.evidence())

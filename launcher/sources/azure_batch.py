@@ -16,7 +16,6 @@ from launcher.sources import MARKERS
 from launcher.sources.reader import Reader
 
 HOST_LIST, NODE_LIST, MASTER_NODE, CCP_NODES, IS_MASTER = MARKERS["azure_batch"]
-SEPARATORS = {HOST_LIST: ",", NODE_LIST: ";"}
 
 
 def read(reader: Reader) -> None:
@@ -25,7 +24,7 @@ def read(reader: Reader) -> None:
     master = reader.claim_host(Fact.MASTER_ADDR, MASTER_NODE)
     if master is not None:
         reader.note(f"the port in {reader.origin(MASTER_NODE)} is reserved for the Batch service: not used")
-    lists = {name: reader.hosts(name, separator) for name, separator in SEPARATORS.items()}
+    lists = {HOST_LIST: reader.hosts(HOST_LIST), NODE_LIST: reader.hosts(NODE_LIST, ";")}
     lists[CCP_NODES] = reader.parsed(CCP_NODES, _parse_nodes) or ()
     name, hosts = next(((name, hosts) for name, hosts in lists.items() if hosts), ("", ()))
     for other in (NODE_LIST, CCP_NODES):

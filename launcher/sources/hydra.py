@@ -32,8 +32,7 @@ def read(reader: Reader) -> None:
     if reader.has(RANK_OVER_PORT) and not reader.has(HYDRA.size):
         what = f"{RANK_OVER_PORT} without {HYDRA.size}"
         reader.note(f"{what}: mpiexec -pmi-port does not pass the size; start without it")
-    lines = (line for line in reader.host.ancestors() if line and line[0].rpartition("/")[2] in PROXY_NAMES)
-    proxy = next(lines, ())
+    proxy = reader.find_ancestor(*PROXY_NAMES)
     node = _read_node(reader, proxy)
     _read_head(reader, proxy, is_first=0 in (node, rank))
 

@@ -25,11 +25,8 @@ NODES, KUBERNETES, GPUS, *_ = MARKERS["kubeflow"]
 PROCESSES = "PET_NPROC_PER_NODE"
 INDEX = "JOB_COMPLETION_INDEX"
 COORDINATOR_PORT = "COORDINATOR_PORT"
-JAX = (
-    ("PROCESS_ID", "NUM_PROCESSES", "COORDINATOR_ADDRESS"),  # JAXJob
-    # the Trainer; JAX itself reads them too
-    ("JAX_PROCESS_ID", "JAX_NUM_PROCESSES", "JAX_COORDINATOR_ADDRESS"),
-)
+JAXJOB = ("PROCESS_ID", "NUM_PROCESSES", "COORDINATOR_ADDRESS")
+TRAINER = ("JAX_PROCESS_ID", "JAX_NUM_PROCESSES", "JAX_COORDINATOR_ADDRESS")  # JAX itself reads them too
 
 
 def read(reader: Reader) -> None:
@@ -42,12 +39,12 @@ def read(reader: Reader) -> None:
         if node == 0 and is_loopback(reader.text(MASTER_ADDR) or ""):
             # The operator before PET_* sets localhost on the master pod, and the pod's name on all others
             reader.claim(Fact.MASTER_ADDR, reader.host.hostname(), "name of this pod, the master's own")
-    for names in JAX:
-        named = (*names, COORDINATOR_PORT) if names is JAX[0] else names
-        if sum(map(reader.has, named)) > 1:  # a single one may be unrelated: its name is common
-            _read_jax(reader, *names, is_pod=names is JAX[0] or reader.has(KUBERNETES, INDEX))
-            return
+    for names, is_job in ((JAXJOB, True), (TRAINER, False)):
         index, count, coordinator = names
+        named = (*names, COORDINATOR_PORT) if is_job else names
+        if sum(map(reader.has, named)) > 1:  # a single one may be unrelated: its name is common
+            _read_jax(reader, *names, is_pod=is_job or reader.has(KUBERNETES, INDEX))
+            return
         reader.claim_host(Fact.MASTER_ADDR, coordinator)
         is_several = reader.has(count) and (reader.integer(count) or 2) > 1
         if is_several and reader.has(KUBERNETES, COORDINATOR_PORT):

@@ -18,11 +18,11 @@ from launcher.sources.signs import is_above
 MARKER = "LAUNCHER_LAUNCHED"
 SAME = (("ROLE_RANK", "RANK"), ("ROLE_WORLD_SIZE", "WORLD_SIZE"), ("MASTER_ADDRESS", "MASTER_ADDR"))
 """Pairs of variables that the contract sets to the same value. A platform sets only the second of a pair."""
-FACTS = (
-    *((Fact.RANK, "RANK"), (Fact.WORLD_SIZE, "WORLD_SIZE"), (Fact.LOCAL_RANK, "LOCAL_RANK")),
-    *((Fact.LOCAL_SIZE, "LOCAL_WORLD_SIZE"), (Fact.NODE_RANK, "GROUP_RANK")),
-    *((Fact.NODE_COUNT, "GROUP_WORLD_SIZE"), (Fact.MASTER_PORT, "MASTER_PORT")),
+NAMES = (
+    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+    *("GROUP_RANK", "GROUP_WORLD_SIZE", "MASTER_PORT"),
 )
+"""torchrun's variables, in the order of the facts of a process."""
 
 
 def read(reader: Reader) -> None:
@@ -45,13 +45,26 @@ def read_torchrun(reader: Reader) -> None:
 
     if reader.text(AGENT_STORE) == NO_STORE and reader.has(MARKER):
         return  # a process of this launcher or a child of one
-    names = ", ".join(name for _, name in FACTS if not reader.has(name))
+    names = ", ".join(name for name in NAMES if not reader.has(name))
     if is_above(reader, "LOCAL_WORLD_SIZE", 1) and not (reader.has("RANK") and reader.has("WORLD_SIZE")):
         _claim_worker(reader)  # one of several on this node: an outer rank is not its own
     elif names:
         reader.note(f"TORCHELASTIC_RUN_ID without {names}: left over from another run, not used")
-    elif is_worker(reader):
+    elif reader.is_named or _is_among_ranks(reader) or is_worker(reader):
         _claim_worker(reader)
+
+
+def _is_among_ranks(reader: Reader) -> bool:
+    """Whether mpirun numbers as many processes as torchrun, but more than one per node; report it then.
+
+    It has started several on a node, and one of them has started torchrun (or a worker has started mpirun).
+    That is the same for all processes of the job, while numbers on a node with one rank do not show it.
+    """
+    world, nodes = reader.text("WORLD_SIZE"), reader.text("GROUP_WORLD_SIZE")
+    is_among = reader.text(OPEN_MPI.size) == world and nodes not in ("1", world)
+    if is_among:
+        reader.refuse("torchrun-among-ranks", OPEN_MPI.size, nodes=reader.origin("GROUP_WORLD_SIZE"))
+    return is_among
 
 
 def is_worker(reader: Reader) -> bool:
@@ -59,13 +72,15 @@ def is_worker(reader: Reader) -> bool:
 
     mpirun can start torchrun once per node, but not several times.
     """
-    names = ("TORCHELASTIC_RUN_ID", *(name for _, name in FACTS))
-    return all(map(reader.has, names)) and reader.text(OPEN_MPI.local_size) in (None, "1")
+    return all(map(reader.has, ("TORCHELASTIC_RUN_ID", *NAMES))) and reader.text(OPEN_MPI.local_size) in (
+        None,
+        "1",
+    )
 
 
 def _claim_worker(reader: Reader) -> None:
     """Claim the contract of one process; outer sources do not count."""
-    reader.claim_numbers(FACTS)
+    reader.claim_process(NAMES)
     reader.claim_host(Fact.MASTER_ADDR, "MASTER_ADDR")
     reader.starts = Scope.PROCESS
     reader.seals = True
@@ -82,12 +97,17 @@ def is_left_over(reader: Reader) -> bool:
         return False
     from launcher.guest import marker
 
-    task = None
+    is_other = False
     if reader.has("TF_CONFIG"):
-        from launcher.sources import tensorflow
+        from launcher.sources.tensorflow import find_task
 
-        task = tensorflow.find_rank(reader.text("TF_CONFIG") or "")
-    is_other = task not in (None, (reader.text("RANK"), reader.text("WORLD_SIZE")))
+        task, contract = (
+            find_task(reader.text("TF_CONFIG") or ""),
+            (reader.text("RANK"), reader.text("WORLD_SIZE")),
+        )
+        is_other = (
+            task is not None and task.rank is not None and contract != (str(task.rank), str(len(task.hosts)))
+        )
     local_size = reader.text("LOCAL_WORLD_SIZE")
     here = [reader.text(family.local_size) for family in TABLE if local_size]
     if is_other or any(size not in (None, local_size) for size in here):

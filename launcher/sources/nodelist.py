@@ -18,7 +18,7 @@ from launcher.core.redact import shorten
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     # first number, last number, minimum number of digits
     _Range = tuple[int, int, int]
@@ -114,7 +114,7 @@ def _expand_item(parts: Sequence[str], room: int) -> list[str]:
     order = order[1:] + order[:1]
     fields = iter([f"{{{order.index(group)}}}" for group in range(len(groups))])
     template = "".join(next(fields) if part[0] == "[" else part for part in parts)
-    numbers = product(*(_spell(groups[group]) for group in order))
+    numbers = product(*([text for item in groups[group] for text in _spell(*item)] for group in order))
     return [template.format(*chosen) for chosen in numbers]
 
 
@@ -130,11 +130,9 @@ def _parse_range(text: str) -> _Range:
     return int(first), int(last), len(first)
 
 
-def _spell(group: Sequence[_Range]) -> Iterator[str]:
-    """Yield a group's numbers as text, each as wide as the left bound of its range."""
-    for first, last, width in group:
-        for number in range(first, last + 1):
-            yield f"{number:0{width}}"
+def _spell(first: int, last: int, width: int) -> list[str]:
+    """Return the numbers of a range as text, each as wide as the left bound."""
+    return [f"{number:0{width}}" for number in range(first, last + 1)]
 
 
 def _shown(text: str) -> str:

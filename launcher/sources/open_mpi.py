@@ -17,7 +17,7 @@ from launcher.core.environ import is_host, is_loopback
 from launcher.core.frozen import frozen
 from launcher.core.model import Fact, Scope, Trust
 from launcher.core.mpi import OPEN_MPI, RANK_ON_NODE
-from launcher.identity.topology import is_by_domain
+from launcher.identity.topology import find_block, find_dealt, is_by_domain, list_places
 from launcher.sources.reader import Reader
 
 HOSTFILE = "OMPI_MCA_orte_default_hostfile"
@@ -88,22 +88,12 @@ def _list_forwarded(reader: Reader) -> tuple[str, ...] | None:
     None if all variables of this process are so: a daemon of mpirun has started it. Where neither is visible
     (a container for each process), nothing shows that mpirun forwards any, on no node.
     """
-    line = _starter_line(reader)
-    if _program(line) in DAEMONS:
+    line = reader.find_ancestor(*DAEMONS, *STARTERS)
+    if line and line[0].endswith(DAEMONS):
         return None
     listed = (reader.text(FORWARD_LIST) or "").replace(",", ";").split(";")
     listed += [name for flag, name in pairwise(line) if flag in ("-x", "--x")]
     return tuple(name.partition("=")[0].strip() for name in listed)
-
-
-def _starter_line(reader: Reader) -> tuple[str, ...]:
-    """Return the command line of mpirun or of its daemon above this process; empty if none is visible."""
-    lines = (line for line in reader.host.ancestors() if _program(line) in (*DAEMONS, *STARTERS))
-    return next(lines, ())
-
-
-def _program(line: tuple[str, ...]) -> str:
-    return line[0].rpartition("/")[2] if line else ""
 
 
 def _is_number(text: str) -> bool:
@@ -138,22 +128,14 @@ class MpiPlace:
         at_most = min(self.local_rank * most + node, self.local_rank + self.size - self.local_size)
         return last + self.local_rank <= self.rank <= at_most
 
-    @property
-    def block(self) -> int | None:
-        """The node of this place if all nodes are full, filled one after the other; None if it is on none."""
-        node, place = divmod(self.rank, self.local_size)
-        return node if place == self.local_rank else None
-
-    @property
     def dealt(self) -> int | None:
-        """The same if all nodes are full, dealt ranks in turn (--map-by node)."""
-        turn, node = divmod(self.rank, self.size // self.local_size)
-        return node if turn == self.local_rank else None
+        """Return the node of this place if all nodes are full, dealt ranks in turn (--map-by node)."""
+        return find_dealt(self.rank, self.local_rank, self.size // self.local_size)
 
     def is_shuffled(self) -> bool:
         """Whether local ranks are not in the order of ranks (version 5, --map-by numa), as far as we see."""
-        is_ordered = self.block is not None or self.dealt is not None
-        return not is_ordered and is_by_domain(self.rank, self.local_rank, self.local_size)
+        of_rank = (self.rank, self.local_rank, self.local_size)
+        return not list_places(*of_rank, self.size // self.local_size) and is_by_domain(*of_rank)
 
 
 def _find_node(daemon: int | None, nodes: int | None, daemons: int | None, place: MpiPlace) -> int | None:
@@ -169,7 +151,7 @@ def _find_node(daemon: int | None, nodes: int | None, daemons: int | None, place
         return daemon
     if daemon == 0:
         # version 5 follows the order of --host, so rank 0 can be on another node
-        return 0 if nodes is not None or place.local_rank == place.rank or place.dealt == 0 else None
+        return 0 if nodes is not None or place.local_rank == place.rank or place.dealt() == 0 else None
     # mpirun's own node may run no ranks, or in version 5 later ones
     others = 1 if nodes is None and daemons == 2 else nodes
     is_beside = place.can_be_on(daemon - 1, others)
@@ -189,18 +171,19 @@ def _is_master_elsewhere(daemon: int | None, node: int | None, nodes: int | None
     if place.local_rank == 0 and (daemon == 0) != (place.rank == 0) and 0 in (daemon, place.rank):
         return True
     count, rest = divmod(place.size, place.local_size)
+    block, dealt = find_block(place.rank, place.local_rank, place.local_size), place.dealt()
     if rest or nodes not in (None, count):
         return False  # not all nodes run as many processes as this one
     if daemon == 0:
         # versions 3 and 4 put mpirun's own node first; 5 follows the order of --host
         is_first = place.is_shuffled() and place.rank < place.local_size
-        return nodes is None and 0 not in (place.block, place.dealt) and not is_first
+        return nodes is None and 0 not in (block, dealt) and not is_first
     # A place dealt in turn can look like one in blocks beside an idle head. If the head is idle, rank 0 stops
-    return node != daemon and place.block == daemon - 1 and place.dealt != daemon
+    return node != daemon and block == daemon - 1 and dealt != daemon
 
 
 def _count_daemons(reader: Reader) -> int | None:
-    for name, number in pairwise(_starter_line(reader)):
+    for name, number in pairwise(reader.find_ancestor(*DAEMONS, *STARTERS)):
         if name == DAEMON_COUNT and _is_number(number):
             return int(number)
     # node[1:0-2]@0(3): names, then the indices of their daemons, here three starting at 0

@@ -10,15 +10,18 @@ from launcher.core.environ import PORT_LIMIT, Source, parse_host_port, parse_hos
 from launcher.core.errors import make_problem
 from launcher.core.model import Claim, Fact, Trust
 from launcher.core.mpi import STARTED
+from launcher.identity.ledger import IDENTITY
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import TypeVar
 
+    from launcher.core.model import Value
     from launcher.machine.host import Host
 
     Parsed = TypeVar("Parsed")
+    Stated = TypeVar("Stated", bound=Value)
 
 
 def short(host: str) -> str:
@@ -26,6 +29,7 @@ def short(host: str) -> str:
     return host.partition(".")[0]
 
 
+OF_PROCESS = (*IDENTITY, Fact.MASTER_PORT)
 AT_LEAST_ONE = (Fact.WORLD_SIZE, Fact.LOCAL_SIZE, Fact.NODE_COUNT, Fact.MASTER_PORT)
 """Numbers that are never 0."""
 
@@ -35,24 +39,18 @@ class Reader(Source):
 
     ``environ``: the environment; `launcher.sources.gather` passes it without empty variables.
     ``starts_job``: we start the processes of all nodes, so nodes count even if nothing was started there.
+    ``is_named``: the user named this source (``--source``), and no other one is asked.
     ``read_before``: names that sources nearer to the process have read.
     """
 
-    def __init__(
-        self,
-        source: str,
-        environ: Mapping[str, str],
-        host: Host,
-        *,
-        starts_job: bool = False,
-        node_count: int | None = None,
-    ) -> None:
+    starts_job = is_named = False
+    read_before: frozenset[str] = frozenset()
+
+    def __init__(self, source: str, environ: Mapping[str, str], host: Host, node_count: int | None) -> None:
         super().__init__(source, node_count)
         self.environ = environ
         self.host = host
-        self.starts_job = starts_job
         self.names: set[str] = set()
-        self.read_before: set[str] = set()
         self._origins: dict[str, str] = {}
 
     def text(self, name: str) -> str | None:
@@ -79,6 +77,11 @@ class Reader(Source):
         """Return this node's name, without its domain."""
         return short(self.host.hostname())
 
+    def find_ancestor(self, *programs: str) -> tuple[str, ...]:
+        """Return the command line of the nearest ancestor that is one of some programs; empty without one."""
+        lines = (line for line in self.host.ancestors() if line and line[0].rpartition("/")[2] in programs)
+        return next(lines, ())
+
     def matching(self, prefix: str, suffix: str) -> list[str]:
         """Return the names of variables that are set and match ``PREFIX?*SUFFIX``, sorted."""
         least = len(prefix) + len(suffix)
@@ -104,6 +107,15 @@ class Reader(Source):
         """Return a variable as an integer; None if unset, None and a problem if malformed."""
         return self.parsed(name, lambda text: parse_int(text, minimum, *limit))
 
+    def claim_parsed(
+        self, fact: Fact, name: str, parse: Callable[[str], Stated], trust: Trust = Trust.STATED
+    ) -> Stated | None:
+        """State a fact from a variable; return what a function makes of it, as `parsed` does."""
+        value = self.parsed(name, parse)
+        if value is not None:
+            self.claim(fact, value, name, trust)
+        return value
+
     def claim_int(
         self, fact: Fact, name: str, minimum: int | None = None, trust: Trust = Trust.STATED
     ) -> int | None:
@@ -112,10 +124,8 @@ class Reader(Source):
         ``minimum`` is 1 for counts and ports, and 0 for indices, if it is not given.
         """
         limit = (PORT_LIMIT,) if fact is Fact.MASTER_PORT else ()
-        value = self.integer(name, int(fact in AT_LEAST_ONE) if minimum is None else minimum, *limit)
-        if value is not None:
-            self.claim(fact, value, name, trust)
-        return value
+        least = int(fact in AT_LEAST_ONE) if minimum is None else minimum
+        return self.claim_parsed(fact, name, lambda text: parse_int(text, least, *limit), trust)
 
     def claim_numbers(
         self, names: Iterable[tuple[Fact, str]], trust: Trust = Trust.STATED
@@ -124,9 +134,8 @@ class Reader(Source):
         return [self.claim_int(fact, name, trust=trust) for fact, name in names]
 
     def claim_process(self, names: Sequence[str]) -> list[int | None]:
-        """State rank, world size, local rank and local size, or the first ones; return the numbers."""
-        facts = (Fact.RANK, Fact.WORLD_SIZE, Fact.LOCAL_RANK, Fact.LOCAL_SIZE)
-        return self.claim_numbers(zip(facts, names))  # noqa: B905 - there may be fewer names
+        """State the facts of `OF_PROCESS`, or the first of them, from a variable each; return the numbers."""
+        return self.claim_numbers(zip(OF_PROCESS, names))  # noqa: B905 - there may be fewer names
 
     def set_least(self, index: int, name: str) -> None:
         """State that this node's rank is not below a variable's index."""
@@ -144,10 +153,7 @@ class Reader(Source):
 
     def claim_host(self, fact: Fact, name: str, trust: Trust = Trust.STATED) -> str | None:
         """State a fact from a variable with a host; a port after it is dropped."""
-        host = self.parsed(name, lambda text: parse_host_port(text)[0])
-        if host is not None:
-            self.claim(fact, host, name, trust)
-        return host
+        return self.claim_parsed(fact, name, lambda text: parse_host_port(text)[0], trust)
 
     def hosts(self, name: str, separator: str | None = ",") -> tuple[str, ...]:
         """Return a variable as a list of hosts; empty if unset, empty and a problem if malformed."""

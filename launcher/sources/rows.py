@@ -55,8 +55,7 @@ def _read_process(reader: Reader, names: Names) -> None:
     _, size, local_rank, local_size = reader.claim_process(family.numbers())
     reader.confirm(names.local_rank, local_rank, family.local_rank)
     local_size = reader.claim_int(Fact.LOCAL_SIZE, names.local_size) or local_size
-    of_node = ((Fact.NODE_RANK, names.index), (Fact.NODE_COUNT, names.count))
-    _, nodes = reader.claim_numbers(of_node)
+    _, nodes = reader.claim_numbers(((Fact.NODE_RANK, names.index), (Fact.NODE_COUNT, names.count)))
     if size and nodes and nodes in (1, size):  # every node in the count has a task
         local_size = size // nodes
         origin = f"{family.size}={size}, {names.count}={nodes}"
@@ -106,12 +105,10 @@ def _divide_world(reader: Reader, row: Names, count: int) -> None:
     world, gpus = reader.integer(WORLD_SIZE, 1), reader.integer(row.gpus)
     if world is None or (world == count and not gpus):
         return  # a world size equal to the number of nodes may count nodes
+    nodes = reader.origin(row.count)
     if gpus and world != count * gpus:
-        what, other = f"{reader.origin(row.count)} x {reader.origin(row.gpus)}", row.gpus
+        reader.contradict(WORLD_SIZE, row.gpus, f"{nodes} x {reader.origin(row.gpus)}")
     elif world % count:
-        what, other = f"{reader.origin(row.count)}: expected the same number of processes on each", row.count
+        reader.contradict(WORLD_SIZE, row.count, f"{nodes}: expected the same number of processes on each")
     else:
-        origin = f"{reader.origin(WORLD_SIZE)} / {reader.origin(row.count)}"
-        reader.claim(Fact.PROCESSES_PER_NODE, world // count, origin)
-        return
-    reader.contradict(WORLD_SIZE, other, what)
+        reader.claim(Fact.PROCESSES_PER_NODE, world // count, f"{reader.origin(WORLD_SIZE)} / {nodes}")

@@ -103,8 +103,5 @@ def _sort_hosts(items: object) -> tuple[str, ...]:
     """
     if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
         raise Malformed("a JSON list of hostnames")
-    return tuple(sorted(each_once(items), key=_by_number))
-
-
-def _by_number(host: str) -> tuple[str, tuple[int, ...], str]:
-    return _NUMBER.sub("#", host), tuple(int(n) for n in _NUMBER.findall(host)), host
+    numbers = {host: [int(number) for number in _NUMBER.findall(host)] for host in each_once(items)}
+    return tuple(sorted(numbers, key=lambda host: (_NUMBER.sub("#", host), numbers[host], host)))

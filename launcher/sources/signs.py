@@ -43,24 +43,20 @@ class Signs(Names):
     ``names``: all variables of which one must be set; empty if some are only known by their end.
     """
 
-    kinds: tuple[tuple[str, str], ...] = ()
-    names: frozenset[str] = frozenset()
+    def __init__(self, fields: Mapping[str, str]) -> None:
+        super().__init__(fields)
+        words = {kind: expand(tuple(fields.get(kind, "").split())) for kind in KINDS}
+        self.kinds = tuple((name, kind) for kind in KINDS for name in words[kind])
+        names = {self.file, *(name for name, _ in self.kinds)}
+        self.names = frozenset(names if all(name[:1] != "*" for name in names) else ())
 
 
 def _read_table() -> Iterator[Signs]:
     for block in BLOCKS:
         rows = [row for row in NODES if not row.processes] if block.name == "nodes" else []
-        yield from (_make({"fix": "task", "counts": row.count, "indices": row.index}) for row in rows)
+        yield from (Signs({"fix": "task", "counts": row.count, "indices": row.index}) for row in rows)
         if "fix" in block.fields:
-            yield _make(block.fields)
-
-
-def _make(fields: Mapping[str, str]) -> Signs:
-    row = Signs(fields)
-    row.kinds = tuple((name, kind) for kind in KINDS for name in expand(tuple(fields.get(kind, "").split())))
-    names = {row.file, *(name for name, _ in row.kinds)}
-    row.names = frozenset(names if all(name[:1] != "*" for name in names) else ())
-    return row
+            yield Signs(block.fields)
 
 
 TABLE = tuple(_read_table())
@@ -72,9 +68,10 @@ MARKERS = (NODE_INDEX, *dict(LSF_HOSTS), LSF_SLOTS, *HOST_FILES, *(n for row in 
 def read(reader: Reader) -> None:
     """Report a sign for each platform whose variables show several nodes; claim the counts of nodes too."""
     if reader.has(TF_CONFIG):
-        from launcher.sources.tensorflow import names_several
+        from launcher.sources.tensorflow import find_task
 
-        if names_several(reader.text(TF_CONFIG) or ""):
+        task = find_task(reader.text(TF_CONFIG) or "")
+        if task is None or task.names_several():
             return  # TF_CONFIG says more, also about a task without a rank
     for row in TABLE:
         if row.names and reader.environ.keys().isdisjoint(row.names):

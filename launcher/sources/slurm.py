@@ -48,12 +48,11 @@ def read(reader: Reader) -> None:
         else:
             _read_batch_script(reader)
         return
-    rank, tasks = reader.claim_process((PROCID, NTASKS))
+    rank, tasks, _, _, node = reader.claim_process((PROCID, NTASKS, LOCALID, "", NODEID))
     if not is_het:  # in a step over several components it counts those of one
         reader.confirm(OLD_NTASKS, tasks, NTASKS)
     if rank is None and tasks is None:
         reader.sign(STEP_ID, f"pass {PROCID}, {NTASKS} and the other SLURM_* too")
-    _, node = reader.claim_numbers(((Fact.LOCAL_RANK, LOCALID), (Fact.NODE_RANK, NODEID)))
     counts = (reader.claim_int(Fact.NODE_COUNT, name) for name in NODE_COUNTS)
     nodes = next((count for count in counts if count is not None), None)
     sizes = reader.parsed(TASKS_PER_NODE, parse_tasks_per_node) or ()

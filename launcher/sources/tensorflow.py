@@ -38,6 +38,11 @@ class TfConfig:
         ahead = len(self.cluster.get("chief", [])) if self.role == "worker" else 0
         return self.index + ahead if self.role in RANKED else None
 
+    @property
+    def hosts(self) -> list[str]:
+        """The hosts of the tasks with ranks, in the order of these."""
+        return [parse_host_port(address)[0] for name in RANKED for address in self.cluster.get(name, [])]
+
     def names_several(self) -> bool:
         """Whether there are other tasks, or this one has no rank."""
         return self.role not in RANKED or sum(map(len, self.cluster.values())) > 1
@@ -61,8 +66,7 @@ def read(reader: Reader) -> None:
     reader.starts = Scope.PROCESS
     reader.lone = not task.names_several()
     reader.task = f"{task.role} {task.index}" if task.rank is None else ""
-    hosts = [parse_host_port(address)[0] for name in RANKED for address in task.cluster.get(name, [])]
-    claim_task(reader, hosts, task.rank, TF_CONFIG, TF_CONFIG)
+    claim_task(reader, task.hosts, task.rank, TF_CONFIG, TF_CONFIG)
 
 
 def claim_task(reader: Reader, hosts: list[str], rank: int | None, name: str, index: str) -> None:
@@ -84,20 +88,8 @@ def claim_task(reader: Reader, hosts: list[str], rank: int | None, name: str, in
     reader.claim(Fact.MASTER_ADDR, hosts[0], name, Trust.DERIVED)
 
 
-def find_rank(text: str) -> tuple[str, str] | None:
-    """Return rank and world size in a TF_CONFIG; None if it has no rank, or is invalid."""
-    task = _parse_valid(text)
-    world = sum(len(task.cluster.get(name, [])) for name in RANKED) if task is not None else 0
-    return (str(task.rank), str(world)) if task is not None and task.rank is not None else None
-
-
-def names_several(text: str) -> bool:
-    """Whether a TF_CONFIG names several tasks, or one without a rank, or is invalid (see `read`)."""
-    task = _parse_valid(text)
-    return task is None or task.names_several()
-
-
-def _parse_valid(text: str) -> TfConfig | None:
+def find_task(text: str) -> TfConfig | None:
+    """Return the task in a TF_CONFIG; None if that is invalid (see `read`)."""
     try:
         return _parse(text)
     except Invalid:

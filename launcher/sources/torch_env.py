@@ -15,7 +15,7 @@ pkg/runtime/framework/plugins/torch.
 
 from __future__ import annotations
 
-from launcher.core.environ import MEETS_AT_MASTER, parse_host_port, parse_nodes
+from launcher.core.environ import MEETS_AT_MASTER, parse_host_port, parse_int, parse_nodes
 from launcher.core.model import COUNT_WORDS, Fact, Scope, Trust
 from launcher.sources import MARKERS, launched
 from launcher.sources.reader import Reader
@@ -26,9 +26,8 @@ KUBEFLOW, VERTEX_AI, VOLCANO = "PET_NNODES", "CLUSTER_SPEC", "VC_"
 _, PET_RANK, PET_ADDR, RDZV_ENDPOINT, STANDALONE, NPROC_PER_NODE = AGENT = MARKERS["torch_agent"]
 PET_PORT = "PET_MASTER_PORT"
 PODS = ("KUBERNETES_SERVICE_HOST", "RUNAI_NUM_OF_GPUS", PET_RANK, PET_ADDR, PET_PORT, NPROC_PER_NODE)
-TORCHRUN = ((Fact.NODE_RANK, "GROUP_RANK"), (Fact.NODE_COUNT, "GROUP_WORLD_SIZE"))
-DEEPSPEED = ((Fact.NODE_RANK, "CROSS_RANK"), (Fact.NODE_COUNT, "CROSS_SIZE"), (Fact.LOCAL_SIZE, "LOCAL_SIZE"))
-"""Variables that torchrun, and DeepSpeed's launcher, add to the contract in every process."""
+DEEPSPEED = {"CROSS_RANK": Fact.NODE_RANK, "CROSS_SIZE": Fact.NODE_COUNT, "LOCAL_SIZE": Fact.LOCAL_SIZE}
+"""Variables that DeepSpeed's launcher adds to the contract in every process."""
 BY_TORCHRUN = ("GROUP_RANK", "ROLE_RANK")
 """Variables that torchrun sets in every process; it sets no NODE_RANK."""
 OF_A_PROCESS = (LOCAL_RANK, "GROUP_RANK", "GROUP_WORLD_SIZE")
@@ -56,10 +55,10 @@ def read(reader: Reader) -> None:
     is_process = all(map(reader.has, (RANK, WORLD_SIZE, LOCAL_RANK)))
     is_sealed = launched.is_worker(reader)
     if not counts_nodes(reader):
-        reader.claim_process((RANK, WORLD_SIZE, LOCAL_RANK, "LOCAL_WORLD_SIZE"))
-        if is_process and not is_sealed:
-            by_deepspeed = all(reader.has(name) for _, name in DEEPSPEED)
-            reader.claim_numbers((*TORCHRUN, *(DEEPSPEED if by_deepspeed else ())))
+        is_of_node = is_process and not is_sealed
+        reader.claim_process(launched.NAMES[: 6 if is_of_node else 4])
+        if is_of_node and all(map(reader.has, DEEPSPEED)):
+            reader.claim_numbers((fact, name) for name, fact in DEEPSPEED.items())
     if is_sealed or not (is_process and reader.has(*BY_TORCHRUN)):
         reader.claim_int(Fact.NODE_RANK, NODE_RANK)  # else it is about what started torchrun
     reader.claim_host(Fact.MASTER_ADDR, MASTER_ADDR)
@@ -102,17 +101,16 @@ def read_agent(reader: Reader) -> None:
         if nodes is not None:
             reader.claim(Fact.NODE_COUNT if isinstance(nodes, int) else Fact.NODE_RANGE, nodes, KUBEFLOW)
         reader.claim_int(Fact.NODE_RANK, PET_RANK)
-    each = reader.text(NPROC_PER_NODE)
-    if each in COUNT_WORDS:
-        reader.claim(Fact.PROCESSES_PER_NODE, each, NPROC_PER_NODE)
-    else:
-        reader.claim_int(Fact.PROCESSES_PER_NODE, NPROC_PER_NODE, 1)
+    reader.claim_parsed(
+        Fact.PROCESSES_PER_NODE,
+        NPROC_PER_NODE,
+        lambda text: text if text in COUNT_WORDS else parse_int(text, 1),
+    )
     reader.claim_host(Fact.MASTER_ADDR, PET_ADDR)
     reader.claim_int(Fact.MASTER_PORT, PET_PORT)
     if reader.has(RDZV_ENDPOINT) and (reader.text("PET_RDZV_BACKEND") or "static") in MEETS_AT_MASTER:
         # host[:port] of the rendezvous; by convention node 0 of a fixed job, and port 0 for a free one
         host, port = reader.parsed(RDZV_ENDPOINT, lambda text: parse_host_port(text, 0)) or (None, None)
-        if host is not None:
-            reader.claim(Fact.MASTER_ADDR, host, RDZV_ENDPOINT, Trust.DERIVED)
-        if port is not None:
-            reader.claim(Fact.MASTER_PORT, port, RDZV_ENDPOINT, Trust.DERIVED)
+        for fact, value in ((Fact.MASTER_ADDR, host), (Fact.MASTER_PORT, port)):
+            if value is not None:
+                reader.claim(fact, value, RDZV_ENDPOINT, Trust.DERIVED)

@@ -33,10 +33,10 @@ def read(reader: Reader) -> None:
     """Claim the pods that have ranks, and which of them this one is."""
     tasks = _read_tasks(reader)
     named = [*reader.matching(PREFIX, COUNT), NODE_COUNT]
-    reader.several += [reader.origin(name) for name in named if is_above(reader, name, 1)]
-    reader.several += [reader.origin(name) for name in INDICES if is_above(reader, name, 0)]
-    if len(tasks.keys() - {WATCHING}) > 1:
-        reader.several += map(reader.origin, named[:1] or reader.matching(PREFIX, HOSTS)[:1])
+    above = [name for name in named if is_above(reader, name, 1)]
+    above += [name for name in INDICES if is_above(reader, name, 0)]
+    above += named[:1] if len(tasks.keys() - {WATCHING}) > 1 else []
+    reader.several += map(reader.origin, above)
     reader.confirm(INDICES[1], reader.integer(INDICES[0]), INDICES[0])
     reader.claim_int(Fact.PROCESSES_PER_NODE, GPUS, trust=Trust.DERIVED)
     if reader.has(MPI_HOST):
@@ -49,7 +49,7 @@ def read(reader: Reader) -> None:
         _read_names(reader, tasks)
     elif len(tasks) == 1 or (_are_listed(tasks) and len(tasks) == len(RANKED)):
         # another starter numbers this very process, on this node
-        _claim_name(reader, _list_hosts(tasks, tuple(tasks) if len(tasks) == 1 else RANKED))
+        _claim_name(reader, _list_hosts(tasks, tuple(tasks)))
 
 
 def _read_tasks(reader: Reader) -> Tasks:
@@ -85,8 +85,11 @@ def _read_plugin(reader: Reader, tasks: Tasks) -> None:
         reader.sign(WORLD_SIZE, f"a pod of another task than master and worker has no rank; {FLAGS}")
         return
     reader.starts = Scope.NODE
-    node = reader.claim_int(Fact.NODE_RANK, RANK)
-    _check_index(reader, tasks, node)
+    node, name = reader.claim_int(Fact.NODE_RANK, RANK), reader.first(*INDICES) or ""
+    index, ahead = reader.integer(name), len(tasks.get(RANKED[0], ())) or 1
+    # The workers' ranks follow the masters'
+    if None not in (index, node) and node not in (index, (index or 0) + ahead * (len(tasks) != 1)):
+        reader.contradict(RANK, name, f"{reader.origin(name)}: no pod of this job has both")
     most = sum(map(len, tasks.values())) + (RANKED[0] not in tasks)
     if tasks and all(tasks.values()) and is_above(reader, WORLD_SIZE, most):
         name = _name(next(iter(tasks)), HOSTS)
@@ -101,28 +104,16 @@ def _read_plugin(reader: Reader, tasks: Tasks) -> None:
         reader.sign(WORLD_SIZE, f"unknown which tasks it counts: {FLAGS}")
 
 
-def _check_index(reader: Reader, tasks: Tasks, node: int | None) -> None:
-    """Report a rank that contradicts the index within the task: the workers' ranks follow the masters'."""
-    name = reader.first(*INDICES) or ""
-    index = reader.integer(name)
-    if index is None or node is None:
-        return
-    ahead = len(tasks.get(RANKED[0], ())) or 1
-    if node not in (index, index + ahead if len(tasks) != 1 else index):
-        reader.contradict(RANK, name, f"{reader.origin(name)}: no pod of this job has both")
-
-
 def _read_names(reader: Reader, tasks: Tasks) -> None:
     """Claim this pod by its index if one task has all pods, else by its name in the lists of hosts."""
     ranked = RANKED if tasks.keys() >= set(RANKED) else tuple(tasks)
     hosts = _list_hosts(tasks, ranked)
-    if len(ranked) > 1 and (ranked != RANKED or not all(tasks[task] for task in ranked)):
+    if len(ranked) > 1 and not (ranked == RANKED and _are_listed(tasks)):
         _sign(reader, "unknown which tasks have ranks")
         return
     counted = [_name(task, COUNT) for task in ranked] or [NODE_COUNT]
     count = reader.claim_int(Fact.NODE_COUNT, counted[0]) if len(counted) == 1 else None
-    count = count or len(hosts)
-    if count:
+    if count := count or len(hosts):
         reader.starts = Scope.NODE
         if _claim_node(reader, tasks, hosts, count):
             _claim_hosts(reader, tasks, ranked)

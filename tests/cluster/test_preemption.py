@@ -247,3 +247,18 @@ def test_keep_going_stops_only_the_node_that_goes(start: Start) -> None:
 
 
 # --- restarts
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_machine_that_is_taken_back_before_a_restart_ends_the_job_with_75(start: Start, count: int) -> None:
+    """Nothing runs while the restart waits; the platform is to start the job again all the same."""
+    job, services = start(count)
+    flags = (*AZURE, "--restarts", "9", "--restart-delay", "50")
+    for node in job.cluster.nodes:
+        job.start(node.index, *flags, "--", "sh", "-c", "exit 3")
+    wait_for(lambda: job.says(0, "restart 2 of 9 in"), "the wait for a restart")
+    services[-1].answer_events([make_event("Preempt", 20)])
+    done = job.wait()
+    assert {one.status for one in done.values()} == {75}, [one.err for one in done.values()]
+    what = "the platform takes this node back" if count == 1 else "node 1 (node1) is taken back"
+    assert f"no restart: {what}" in done[0].err, done[0].err

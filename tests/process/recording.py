@@ -5,12 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher.recorder.facts import RankRecord
-from launcher.recorder.request import DumpRequest
+from launcher.hang.ask import Inquiry
+from launcher.hang.model import RankRecord
+from launcher.hang.recorder import Places
 
 STAND_IN = """
 import os, sys, time
@@ -87,7 +88,14 @@ def start_stand_in(stem: Path, rank: int, source: Path, how: str = "at once") ->
     return process
 
 
-def follow(request: DumpRequest, limit_s: float = 30.0) -> list[RankRecord]:
+def ask_dumps(ranks: Iterable[int], places: Sequence[Places], **more: Any) -> Inquiry:
+    """Ask ranks to dump; ``more``: of `Inquiry.want_dumps`."""
+    inquiry = Inquiry((), None)
+    inquiry.want_dumps(ranks, places, **more)
+    return inquiry
+
+
+def follow(request: Inquiry, limit_s: float = 30.0) -> list[RankRecord]:
     """Take the steps of a request until it is complete; no step may last."""
     until = time.monotonic() + limit_s
     while not request.complete:

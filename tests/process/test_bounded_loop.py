@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from launcher.hang.recorder import find_torch
 from launcher.machine.azure import ask_size
-from launcher.recorder.variables import find_torch
 from launcher.recovery.history import READ_MAX_BYTES, _read_record
 from tests.process.looking import is_true_by, wait_for
 from tests.process.starting import clean_environ

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from launcher.agent.collector import LIMIT_S
 from launcher.guest.site.sitecustomize import STACK_SIGNAL
+from launcher.hang.limits import BEFORE_STOP_S
 from tests.process.looking import wait_for
 from tests.process.starting import clean_environ, launch, open_launcher
 
@@ -58,7 +58,7 @@ def test_survivors_say_where_they_were(tmp_path: Path) -> None:
     assert len(report) < 25
 
 
-@pytest.mark.parametrize(("grace", "limit_s"), [("30", LIMIT_S), ("0.2", 0.2)])
+@pytest.mark.parametrize(("grace", "limit_s"), [("30", BEFORE_STOP_S), ("0.2", 0.2)])
 def test_processes_that_do_not_answer_are_stopped_all_the_same(
     tmp_path: Path, grace: str, limit_s: float
 ) -> None:
@@ -83,7 +83,7 @@ def test_a_signal_meanwhile_is_passed_on_at_once(tmp_path: Path) -> None:
     began = time.monotonic()
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=30)
-    assert process.returncode == 7 and time.monotonic() - began < LIMIT_S + 1
+    assert process.returncode == 7 and time.monotonic() - began < BEFORE_STOP_S + 1
 
 
 def test_a_failure_elsewhere_while_they_are_asked_is_not_reported_twice(tmp_path: Path) -> None:

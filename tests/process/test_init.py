@@ -219,6 +219,48 @@ def test_a_setsid_that_does_not_wait_has_failed() -> None:
     assert done.returncode == 0 and not done.stderr
 
 
+STARTER = """
+import os, subprocess, sys, time
+# As DeepSpeed's command does: its launcher on this node starts the ranks, and ends by a signal
+command = [sys.executable, sys.argv[-1]]
+if os.environ.get("LIVES"):
+    done = [subprocess.run(command, env={**os.environ, "RANK": "0", "LOCAL_RANK": "0"}).returncode]
+elif not os.fork():
+    for rank in "01":
+        subprocess.Popen(command, env={**os.environ, "RANK": rank, "LOCAL_RANK": rank})
+    os.kill(os.getpid(), 9)
+else:
+    os.wait()
+"""
+RANKS = {
+    "a rank": "import time\nfor _ in range(300): time.sleep(0.1)",
+    "a worker": "import os, time\nif not os.fork(): time.sleep(30)\nos._exit(0)",
+    "a daemon": "import subprocess\nsubprocess.Popen(['sleep', '30'], start_new_session=True)",
+}
+
+
+@pytest.mark.parametrize(("what", "status"), [("a rank", 1), ("a worker", 0), ("a daemon", 0)])
+def test_a_starter_that_ends_with_0_while_a_rank_runs_has_failed(
+    tmp_path: Path, what: str, status: int
+) -> None:
+    """The rank is ended before it has done its work. What ranks leave behind when they end is no rank."""
+    bin_folder, script = tmp_path / "bin", tmp_path / "train.py"
+    bin_folder.mkdir()
+    program = bin_folder / "deepspeed"
+    program.write_text(f"#!{sys.executable}\n{STARTER}")
+    program.chmod(0o755)
+    script.write_text(RANKS[what])
+    environ = clean_environ() | {"PATH": f"{bin_folder}:{os.environ['PATH']}"}
+    environ |= {} if status else {"LIVES": "1"}
+    done = launch(
+        "run", "--nproc-per-node", "2", "--grace", "1", "--", "deepspeed", str(script), environ=environ
+    )
+    assert done.returncode == status, done.stderr
+    assert "left behind" in done.stderr
+    assert ("cause: [left-running]" in done.stderr) is bool(status), done.stderr
+    assert not status or "deepspeed ended with 0 before ranks 0-1 did" in done.stderr, done.stderr
+
+
 @pytest.mark.parametrize("shell", ["bash", "dash"])
 def test_a_crash_whose_status_was_lost_is_a_warning(shell: str) -> None:
     """A shell says it, and goes on."""

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from launcher.hang.ask import find_py_spy
 from launcher.machine.gpus import list_minors
 from launcher.machine.host import Host
-from launcher.stacks.inquiry import find_py_spy
 from tests.process.asking import Asked
 from tests.process.looking import wait_for
 from tests.process.test_armed import FIFO, IN_A_CALL, LOCKED, ask_plain

@@ -39,10 +39,10 @@ except OSError as error:
 STACKS = "import sys; from launcher.guest.site.sitecustomize import answer_signal; answer_signal(sys.argv[1])"
 READER = """
 import json, os, sys
-from launcher.recorder.reader import answer
-task = {"to": sys.argv[1], "inside": "", "file": 1000, "all": 1000}
+from launcher.hang.dumps import read
+task = {"to": sys.argv[1], "inside": "", "file": 1000, "all": 1000, "used": 0}
 open(os.environ["HOME"] + "/../dump", "wb").write(b"{}")
-print(answer(0, os.environ["HOME"] + "/../dump", task, 0))
+print(read(0, os.environ["HOME"] + "/../dump", task))
 """
 RUN = ("-m", "launcher", "run", "--nproc-per-node", "1")
 FAIL = ("--", "sh", "-c", "echo out; echo err >&2; exit 3")
@@ -225,11 +225,11 @@ def test_a_folder_that_is_moved_away_keeps_its_run(shared: Shared) -> None:
 EVIDENCE = """
 import json, sys, time
 from launcher.failure.stderr import add_fatal_stacks, read_error_file
-from launcher.recorder.request import DumpRequest
-from launcher.recorder.variables import Places
-from launcher.stacks.inquiry import read_from
+from launcher.hang.recorder import Places
+from launcher.hang.ask import Inquiry, read_from
 folder, count = sys.argv[1], int(sys.argv[2])
-request = DumpRequest(range(count), [Places(folder + "/dump-")], dump_s=0.1)
+request = Inquiry((), None)
+request.want_dumps(range(count), [Places(folder + "/dump-")], dump_s=0.1)
 while not request.complete:
     request.go_on(time.monotonic())
     time.sleep(0.01)

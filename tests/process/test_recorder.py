@@ -18,12 +18,12 @@ from pathlib import Path
 
 import pytest
 
+from launcher.hang.ask import trigger
+from launcher.hang.conclude import conclude, describe_missing
+from launcher.hang.recorder import Places
 from launcher.machine.host import Host
-from launcher.recorder.conclude import conclude, describe_missing
-from launcher.recorder.request import DumpRequest, trigger
-from launcher.recorder.variables import Places
 from tests.process.looking import wait_for
-from tests.process.recording import GLOO, end, follow, start_stand_in
+from tests.process.recording import GLOO, ask_dumps, end, follow, start_stand_in
 from tests.process.starting import launch, open_launcher
 from tests.unit.recorded_dumps import as_pickle, make_dump, make_entry
 
@@ -54,7 +54,7 @@ def test_all_ranks_are_asked_and_the_absent_one_is_named(
 ) -> None:
     for rank in range(4):
         places = start(ranks, tmp_path, rank, ABSENT if rank == 2 else STUCK)
-    request = DumpRequest(range(4), [places], evidence=str(tmp_path / "evidence" / "node0"))
+    request = ask_dumps(range(4), [places], evidence=str(tmp_path / "evidence" / "node0"))
     started = time.monotonic()
     records = follow(request)
     assert time.monotonic() - started < 2
@@ -71,7 +71,7 @@ def test_a_dump_is_read_when_it_is_whole(tmp_path: Path, ranks: list[subprocess.
     """The process writes it bit by bit, over one of an earlier request."""
     (tmp_path / "0_recorder_0").write_bytes(ABSENT)
     places = start(ranks, tmp_path, 0, STUCK, "slow")
-    (record,) = follow(DumpRequest([0], [places]))
+    (record,) = follow(ask_dumps([0], [places]))
     assert record.groups[0].enqueued == 1412
 
 
@@ -83,7 +83,7 @@ def test_a_rank_that_does_not_dump_is_not_waited_for(
 ) -> None:
     places = start(ranks, tmp_path, 0, STUCK, how)
     started = time.monotonic()
-    (record,) = follow(DumpRequest([0], [places], dump_s=0.5))
+    (record,) = follow(ask_dumps([0], [places], dump_s=0.5))
     assert why in record.missing
     assert time.monotonic() - started < 2
 
@@ -95,16 +95,16 @@ def test_a_dump_from_a_timeout_is_read_after_the_end(
     places = start(ranks, tmp_path, 0, STUCK)
     end(ranks)
     (tmp_path / "0_recorder_0").write_bytes(STUCK)
-    (record,) = follow(DumpRequest([0], [places]))
+    (record,) = follow(ask_dumps([0], [places]))
     assert (record.missing, record.groups[0].enqueued) == ("", 1412)
 
 
 def test_ranks_without_a_recorder_are_said(tmp_path: Path) -> None:
-    records = follow(DumpRequest([0, 1], [Places(f"{tmp_path}/0_recorder_", f"{tmp_path}/0_recorder_")]))
+    records = follow(ask_dumps([0, 1], [Places(f"{tmp_path}/0_recorder_", f"{tmp_path}/0_recorder_")]))
     assert describe_missing(records) == (
         "no flight recorder (ranks 0-1): available only with NCCL, after init_process_group"
     )
-    assert follow(DumpRequest([], [])) == []
+    assert follow(ask_dumps([], [])) == []
 
 
 def test_only_a_pipe_of_ours_is_written_to(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_a_hostile_dump_does_nothing(tmp_path: Path, ranks: list[subprocess.Pope
     hostile = pickle.dumps(Hostile(tmp_path / "was-run"))
     places = start(ranks, tmp_path, 0, hostile)
     start(ranks, tmp_path, 1, STUCK)
-    request = DumpRequest([0, 1], [places], evidence=str(tmp_path / "evidence"))
+    request = ask_dumps([0, 1], [places], evidence=str(tmp_path / "evidence"))
     first, second = follow(request)
     assert first.missing == "its dump is refused: it names posix.system"
     assert second.groups[0].enqueued == 1412
@@ -157,7 +157,7 @@ def test_a_bomb_harms_only_the_reader(
     tmp_path: Path, ranks: list[subprocess.Popen[str]], bomb: bytes
 ) -> None:
     places = start(ranks, tmp_path, 0, bomb)
-    (record,) = follow(DumpRequest([0], [places]))
+    (record,) = follow(ask_dumps([0], [places]))
     assert record.missing
 
 
@@ -165,12 +165,12 @@ def test_a_dump_that_is_too_large_is_left_out(tmp_path: Path, ranks: list[subpro
     places = start(ranks, tmp_path, 0, STUCK)
     start(ranks, tmp_path, 1, ABSENT)
     limit = len(STUCK) - 1
-    request = DumpRequest([0, 1], [places], evidence=str(tmp_path / "evidence"), file_bytes=limit)
+    request = ask_dumps([0, 1], [places], evidence=str(tmp_path / "evidence"), file_bytes=limit)
     first, second = follow(request)
     assert first.missing == "its dump is larger than 0 MiB"
     assert not second.missing
     assert request.notes == ["the dump of rank 0 was left out: too large"]
-    request = DumpRequest([0, 1], [places], evidence=str(tmp_path / "second"), all_bytes=len(STUCK))
+    request = ask_dumps([0, 1], [places], evidence=str(tmp_path / "second"), all_bytes=len(STUCK))
     assert not any(one.missing for one in follow(request))
     (note,) = request.notes
     assert note.endswith(" was left out: the limit of 0 MiB")
@@ -180,7 +180,7 @@ def test_a_dump_that_is_too_large_is_left_out(tmp_path: Path, ranks: list[subpro
 def test_evidence_that_cannot_be_written_is_said(tmp_path: Path, ranks: list[subprocess.Popen[str]]) -> None:
     (tmp_path / "file").write_text("")
     places = start(ranks, tmp_path, 0, STUCK)
-    request = DumpRequest([0], [places], evidence=str(tmp_path / "file" / "node0"))
+    request = ask_dumps([0], [places], evidence=str(tmp_path / "file" / "node0"))
     (record,) = follow(request)
     assert not record.missing
     assert request.notes == [f"the dump of rank 0 was left out: {tmp_path}/file/node0: Not a directory"]
@@ -190,7 +190,7 @@ def test_a_request_that_is_closed_leaves_no_process(
     tmp_path: Path, ranks: list[subprocess.Popen[str]]
 ) -> None:
     places = start(ranks, tmp_path, 0, STUCK)
-    request = DumpRequest([0], [places])
+    request = ask_dumps([0], [places])
 
     def reads() -> bool:
         request.go_on(time.monotonic())

@@ -15,13 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from launcher.evidence.hang import describe_hang
 from launcher.guest import STACKS_NAME
 from launcher.guest.site.sitecustomize import STACK_SIGNAL
+from launcher.hang.ask import NO_PY_SPY, Inquiry, find_py_spy
+from launcher.hang.report import describe_hang
 from launcher.observers.stall import StallDetector
 from launcher.output.progress import GpuUse
 from launcher.process.descendants import find_descendants, is_alive
-from launcher.stacks.inquiry import NO_PY_SPY, Inquiry, find_py_spy
 from tests.process.looking import wait_for
 from tests.process.starting import DEADLINE_S, clean_environ, launch, open_launcher
 
@@ -257,7 +257,7 @@ def test_a_process_without_the_hook_is_read_by_py_spy(job: Job) -> None:
 
 def test_without_any_help_the_kernel_is_asked(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """No hook and no py-spy: what it waits in, why there is no stack, and how to get one."""
-    monkeypatch.setattr("launcher.stacks.inquiry.find_py_spy", lambda: None)
+    monkeypatch.setattr("launcher.hang.ask.find_py_spy", lambda: None)
     pid = job.start(SLEEPS)
     lines = job.report()
     assert lines[1].startswith(f"rank 0: no Python stack (pid {pid}, python, state S, in clock_nanosleep")
@@ -281,7 +281,7 @@ def test_who_is_not_ready_is_not_asked(
     script: str, why: str, job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The signal ends a process that does not expect it; and none is waited for."""
-    monkeypatch.setattr("launcher.stacks.inquiry.find_py_spy", lambda: None)
+    monkeypatch.setattr("launcher.hang.ask.find_py_spy", lambda: None)
     job.start(script)
     line = job.report()[1]
     assert f"): {why}" in line and line.endswith(NO_PY_SPY)
@@ -293,8 +293,8 @@ def test_a_py_spy_that_hangs_is_ended(job: Job, tmp_path: Path, monkeypatch: pyt
     fake = tmp_path / "py-spy"
     fake.write_text("#!/bin/sh\nexec sleep 3600\n")
     fake.chmod(0o755)
-    monkeypatch.setattr("launcher.stacks.inquiry.find_py_spy", lambda: str(fake))
-    monkeypatch.setattr("launcher.stacks.inquiry.PY_SPY_S", 0.3)
+    monkeypatch.setattr("launcher.hang.ask.find_py_spy", lambda: str(fake))
+    monkeypatch.setattr("launcher.hang.limits.PY_SPY_S", 0.3)
     job.start(SLEEPS)
     inquiry = job.inquire()
     drive(inquiry, lambda: bool(inquiry.helpers()))
@@ -310,7 +310,7 @@ def test_closing_ends_what_was_begun(job: Job, tmp_path: Path, monkeypatch: pyte
     fake = tmp_path / "py-spy"
     fake.write_text("#!/bin/sh\nexec sleep 3600\n")
     fake.chmod(0o755)
-    monkeypatch.setattr("launcher.stacks.inquiry.find_py_spy", lambda: str(fake))
+    monkeypatch.setattr("launcher.hang.ask.find_py_spy", lambda: str(fake))
     job.start(SLEEPS)
     inquiry = job.inquire()
     drive(inquiry, lambda: bool(inquiry.helpers()))
@@ -322,7 +322,7 @@ def test_closing_ends_what_was_begun(job: Job, tmp_path: Path, monkeypatch: pyte
 
 def test_without_a_folder_the_kernel_is_asked(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """No process can have a file for its answer."""
-    monkeypatch.setattr("launcher.stacks.inquiry.find_py_spy", lambda: None)
+    monkeypatch.setattr("launcher.hang.ask.find_py_spy", lambda: None)
     job.start(ARM + SLEEPS)
     assert "in clock_nanosleep" in job.report(folder=None)[1]
 

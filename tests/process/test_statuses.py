@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.process.faults import Job
+from tests.process.looking import wait_for
 
 TWO = ("--nproc-per-node", "2")
 SAVES = 'trap "exit 0" TERM; echo ready; while :; do sleep 0.02; done'
@@ -41,6 +42,20 @@ def test_a_job_that_failed_before_it_was_told_to_stop_keeps_its_status(tmp_path:
     script = 'test $RANK = 1 && exit 3; trap "kill -TERM $PPID; exit 0" TERM; while :; do sleep 0.02; done'
     flags = (*TWO, "--stopped-status", "75")
     assert Job(tmp_path, *flags, "--", "sh", "-c", script).end().status == 3
+
+
+@pytest.mark.parametrize(("asked", "status"), [("75", 75), ("143", 143), ("own", 3)])
+def test_a_job_that_was_told_to_stop_before_a_restart_ends_as_asked(
+    asked: str, status: int, tmp_path: Path
+) -> None:
+    """It had gone on: to the platform it was stopped, and has not failed."""
+    flags = (*TWO, "--stopped-status", asked, "--restarts", "9", "--restart-delay", "50")
+    job = Job(tmp_path, *flags, "--", "sh", "-c", f"echo >> {tmp_path}/begun; exit 3")
+    begun = tmp_path / "begun"
+    wait_for(lambda: begun.exists() and len(begun.read_text()) == 4, "the second attempt")  # the next waits
+    job.ranks(0)
+    job.kill(job.launcher.pid, signal.SIGTERM)
+    assert job.end().status == status
 
 
 @pytest.mark.rows(4)

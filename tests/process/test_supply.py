@@ -152,7 +152,7 @@ def test_the_versions_are_those_of_the_lock(installed: Path) -> None:
 
 def test_py_spy_is_where_the_launcher_looks(installed: Path) -> None:
     """Beside its packages: `launcher stacks --native` works in every image."""
-    look = "from launcher.stacks.inquiry import find_py_spy; print(find_py_spy())"
+    look = "from launcher.hang.ask import find_py_spy; print(find_py_spy())"
     words = ("-I", "-S", "-c", f"import sys; sys.path[:0] = [sys.argv[1]]; {look}", installed / "lib")
     done = call(os.path.realpath(sys.executable), *words)  # beside that of the tests is another one
     assert done.stdout.strip() == str(installed / "lib" / "bin" / "py-spy"), done.stderr

@@ -385,12 +385,47 @@ def test_a_next_attempt_that_cannot_start_ends_the_job_as_the_last_one_ended() -
     assert over.decision is not None and over.decision.describe() == "no restart: there is no port"
 
 
-def test_a_signal_between_two_attempts_ends_the_job() -> None:
+@pytest.mark.parametrize(("number", "is_stopped"), [(15, True), (2, True), (1, False)])
+def test_a_signal_between_two_attempts_ends_the_job(number: int, is_stopped: bool) -> None:
+    """By SIGTERM or SIGINT it was stopped: without it another attempt had followed."""
     job = Steps()
     job.gather()
     job.fail(1)
-    job.take(Received(1, 15), 3.0)
-    assert job.state.over is not None and job.state.over.status == 1
+    job.take(Received(1, number), 3.0)
+    over = job.state.over
+    assert over is not None and (over.status, over.is_stopped) == (1, is_stopped)
+
+
+def test_a_signal_that_only_keeps_a_failed_job_from_restarting_stops_it() -> None:
+    """Not if no attempt had followed anyway: what failed before the signal keeps its status."""
+    for most, is_stopped in ((3, True), (0, False)):
+        job = Steps(restarts=Restarts(most=most))
+        job.gather()
+        event = Event(1, RANK, 2 * 10**9, 1, what="it exited with code 1", facts={"pid": 1})
+        job.take(Failed(1, event, 0), 2.0)
+        job.take(Received(0, 15), 2.1)
+        for index in range(2):
+            job.take(Exited(index, 1, 0), 2.2)
+        over = job.state.over
+        assert over is not None and (over.status, over.is_stopped) == (1, is_stopped)
+
+
+@pytest.mark.parametrize("is_between", [False, True])
+def test_a_node_that_is_taken_back_before_a_restart_ends_the_job_with_75(is_between: bool) -> None:
+    """The platform is to start the job again, whatever had failed before."""
+    job = Steps()
+    job.gather()
+    taken = Event(1, "preempted", 3 * 10**9, EXIT_NOT_READY, what="the cloud reclaims it")
+    if is_between:
+        job.fail(1)
+        job.take(Failed(1, taken, 0), 3.0)
+    else:
+        event = Event(0, RANK, 2 * 10**9, 1, what="it exited with code 1", facts={"pid": 1})
+        job.take(Failed(0, event, 0), 2.0)
+        job.take(Failed(1, taken, 0), 2.1)
+        for index in range(2):
+            job.take(Exited(index, 1, 0), 2.2)
+    assert job.state.over is not None and job.state.over.status == EXIT_NOT_READY
 
 
 HEALTH = Restarts(most=3, health_argv=("check",))

@@ -26,7 +26,7 @@ from launcher.sources.reader import Reader
 
 
 def reader(**environ: str) -> Reader:
-    return Reader("test", environ, Host("/nonexistent"))
+    return Reader("test", environ, Host("/nonexistent"), None)
 
 
 @pytest.mark.parametrize(

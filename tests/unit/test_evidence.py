@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import json
 import time
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from launcher.cluster.evidence import JobEvidence
-from launcher.cluster.messages import Look, Looked, Quiet, Seen
 from launcher.core.shorten import ROOM_BYTES, fit
 from launcher.core.wire import render
-from launcher.evidence.groups import make_groups
-from launcher.evidence.hang import LINES_MAX, describe_hang
 from launcher.failure.model import Cause, RankGroup, Verdict
 from launcher.failure.report import SCREEN_LINES_OF_MANY, render_text
-from launcher.stacks.answer import Answer, Frame, Thread
-from launcher.stacks.packing import pack
+from launcher.hang.job import JobEvidence
+from launcher.hang.limits import LINES_MAX
+from launcher.hang.model import Answer, Frame, Look, Looked, Quiet, Seen, Thread
+from launcher.hang.packing import pack
+from launcher.hang.report import describe_hang, make_groups
 from tests.unit.test_verdict import PYTHON, TRACEBACK, dead, judge
 
 REDUCE = Frame("/opt/lib/python3.12/site-packages/torch/distributed/distributed_c10d.py", 2501, "all_reduce")
@@ -138,10 +135,7 @@ class Told:
     def make(self) -> JobEvidence:
         """Return the evidence of their job."""
         name = lambda node: f"node {node}"  # noqa: E731
-        members: Any = SimpleNamespace(
-            shape=SimpleNamespace(world_size=2), list_open=lambda: ([0, 1], []), name=name, place=name
-        )
-        return JobEvidence(members, 0, self.told.append, lambda *end: None)
+        return JobEvidence(lambda: ([0, 1], []), name, name, 2, 0, self.told.append, lambda *end: None)
 
 
 def looked(line: int, number: int = 0) -> Looked:

@@ -14,7 +14,7 @@ from launcher.core.errors import HardwareMissing
 from launcher.core.model import Policy
 from launcher.core.supervision import Network
 from launcher.fabrics import FABRICS, Fabric, plan_fabric
-from launcher.fabrics.facts import Facts, Wish, choose_interface, parse_bus_ids, parse_conf, read_facts
+from launcher.fabrics.facts import Facts, choose_interface, parse_bus_ids, parse_conf, read_facts
 from launcher.fabrics.topology_file import WORD
 from launcher.machine.azure import ASSET_TAG, CONTEXT, FAMILY
 from launcher.machine.host import Host
@@ -37,7 +37,6 @@ DEAD = Interface("eth2", (("10.9.0.4", 24),), True, False, kind="ethernet")
 DOCKER = Interface("docker0", (("172.17.0.1", 16),), True, True, kind="bridge")
 LO = Interface("lo", (("127.0.0.1", 8),), True, True, is_loopback=True, kind="loopback")
 V5_GPUS = [(f"{domain}:00:00.0", 0) for domain in ("0001", "0002", "0003", "0008")]
-NO_WISH = Wish()
 
 
 class Machine(Wired):
@@ -56,8 +55,13 @@ def machine(folder: Path, fabric: str | Mapping[str, Any], files: Mapping[str, s
     return Machine(str(folder))
 
 
-def choose(host: Host, environ: Mapping[str, str] | None = None, wish: Wish = NO_WISH) -> Fabric:
-    return plan_fabric(read_facts(host, environ or {}, master_addr="10.0.0.9"), wish)
+def choose(
+    host: Host,
+    environ: Mapping[str, str] | None = None,
+    wish: Given | None = None,
+    required: Given | None = None,
+) -> Fabric:
+    return plan_fabric(read_facts(host, environ or {}, peers=("10.0.0.9",)), wish, required)
 
 
 def values(fabric: Fabric) -> dict[str, str]:
@@ -243,7 +247,7 @@ def test_nc24r_has_rdma_that_nccl_cannot_use(tmp_path: Path) -> None:
         choose(
             Host(str(tmp_path / "none")),
             vm("Standard_NC24r"),
-            Wish(required=Given("ib", "--require-fabric ib")),
+            required=Given("ib", "--require-fabric ib"),
         )
 
 
@@ -309,7 +313,7 @@ def test_efa_without_the_plugin_is_tcp_and_says_so(
     assert (fabric.network.fabric, values(fabric)) == ("tcp", SOCKETS)
     assert f"not EFA: {reason}" in fabric.notes
     with pytest.raises(HardwareMissing) as caught:
-        choose(host, environ, Wish(required=Given("efa", "--require-fabric efa")))
+        choose(host, environ, required=Given("efa", "--require-fabric efa"))
     assert caught.value.exit_status == 69
     assert reason in str(caught.value)
 
@@ -352,7 +356,7 @@ def test_ports_that_are_not_active_are_tcp_and_nothing_is_switched_off(state: st
     fabric = choose(host)
     assert (fabric.network.fabric, values(fabric)) == ("tcp", SOCKETS)
     with pytest.raises(HardwareMissing, match=f"no port is ACTIVE .mlx5_0:1 {state[3:]}"):
-        choose(host, wish=Wish(required=Given("ib", "--require-fabric ib")))
+        choose(host, required=Given("ib", "--require-fabric ib"))
 
 
 def test_ports_that_the_container_does_not_have_are_named_with_the_fix(tmp_path: Path) -> None:
@@ -362,7 +366,7 @@ def test_ports_that_the_container_does_not_have_are_named_with_the_fix(tmp_path:
     assert fabric.network.fabric == "tcp"
     assert "NCCL_IB_DISABLE" not in values(fabric)
     with pytest.raises(HardwareMissing) as caught:
-        choose(host, wish=Wish(required=Given("ib", "LAUNCHER_REQUIRE_FABRIC='ib'")))
+        choose(host, required=Given("ib", "LAUNCHER_REQUIRE_FABRIC='ib'"))
     (problem,) = caught.value.problems
     assert problem.what.startswith("LAUNCHER_REQUIRE_FABRIC='ib', but no InfiniBand can be used: 8 active")
     assert "--device /dev/infiniband" in problem.fix
@@ -417,26 +421,27 @@ def test_a_variable_that_rules_the_fabric_out_is_named(
         what + ".*: NCCL will not use InfiniBand", " ".join(found.notes)
     )
     with pytest.raises(HardwareMissing, match=what):
-        choose(host, environ, Wish(required=Given("ib", "--require-fabric ib")))
+        choose(host, environ, required=Given("ib", "--require-fabric ib"))
 
 
 def test_forcing_tcp_leaves_no_way_to_rdma(tmp_path: Path) -> None:
     """For NCCL, for UCX, and for libfabric."""
-    wish = Wish(Given("tcp", "--fabric tcp"))
+    wish = Given("tcp", "--fabric tcp")
     fabric = choose(machine(tmp_path, "nd96isr_h200_v5"), wish=wish)
     forced = {"NCCL_NET": "Socket", "NCCL_IB_DISABLE": "1", "UCX_NET_DEVICES": "eth0"}
     assert values(fabric) == {**SOCKETS, **forced, "FI_PROVIDER": "tcp"}
     with pytest.raises(HardwareMissing, match="can be used: the fabric is tcp: --fabric tcp"):
         choose(
             Machine(str(tmp_path)),
-            wish=Wish(Given("tcp", "--fabric tcp"), Given("ib", "--require-fabric ib")),
+            wish=Given("tcp", "--fabric tcp"),
+            required=Given("ib", "--require-fabric ib"),
         )
 
 
 def test_forcing_against_a_variable_is_refused(tmp_path: Path) -> None:
     """NCCL would follow the variable, not the flag."""
     with pytest.raises(HardwareMissing, match="--fabric tcp, but no TCP can be used: NCCL_NET=IB is set"):
-        choose(Machine(str(tmp_path)), {"NCCL_NET": "IB"}, Wish(Given("tcp", "--fabric tcp")))
+        choose(Machine(str(tmp_path)), {"NCCL_NET": "IB"}, Given("tcp", "--fabric tcp"))
 
 
 @pytest.mark.parametrize(
@@ -447,19 +452,19 @@ def test_a_variable_that_leaves_the_fabric_is_none_against_it(
 ) -> None:
     """Networks of NVIDIA's plugin use the same ports, and one port is one."""
     host = machine(tmp_path, "nd96isr_h200_v5")
-    fabric = choose(host, environ, Wish(required=Given("ib", "--require-fabric ib")))
+    fabric = choose(host, environ, required=Given("ib", "--require-fabric ib"))
     assert fabric.network.fabric == "ib" and not [note for note in fabric.notes if "will not use" in note]
 
 
 def test_tcp_is_what_a_variable_may_ask_for(tmp_path: Path) -> None:
     """In any case of letters."""
-    wish = Wish(Given("tcp", "--fabric tcp"))
+    wish = Given("tcp", "--fabric tcp")
     assert choose(Machine(str(tmp_path)), {"NCCL_NET": "socket"}, wish).network.fabric == "tcp"
 
 
 def test_forcing_infiniband_leaves_no_silent_way_back(tmp_path: Path) -> None:
     """NCCL_NET=IB makes NCCL fail instead; with a plugin, whose name is another, it would fail always."""
-    wish = Wish(Given("ib", "--fabric ib"))
+    wish = Given("ib", "--fabric ib")
     host = machine(tmp_path, "nd96isr_h200_v5")
     assert values(choose(host, wish=wish))["NCCL_NET"] == "IB"
     write(tmp_path, {"opt/sharp/libnccl-net.so": ""})
@@ -611,13 +616,16 @@ def test_the_interface_leads_to_the_other_nodes(
 ) -> None:
     """By our address among the hosts, else by the route; names are looked up only where there is a choice."""
     host = Routed(str(tmp_path))
-    assert choose_interface(host, interfaces, hosts, 0 if hosts else None, master) == expected
+    assert (
+        choose_interface(host, interfaces, *((hosts[0], (master, *hosts[1:])) if hosts else ("", (master,))))
+        == expected
+    )
 
 
 def test_a_link_local_address_is_no_network() -> None:
     """An interface that found nobody to give it an address is not the one."""
     left = Interface("eth1", (("fe80::1", 64), ("169.254.7.7", 16)), True, True)
-    assert choose_interface(Host("/nonexistent"), (LO, ETH0, left), master_addr="10.0.0.9")[0] == "eth0"
+    assert choose_interface(Host("/nonexistent"), (LO, ETH0, left), peers=("10.0.0.9",))[0] == "eth0"
 
 
 def test_azures_service_is_asked_only_where_it_matters(
@@ -752,8 +760,8 @@ def test_a_snapshot_knows_the_ports_for_gpus(tmp_path: Path) -> None:
 def test_gib_is_roce(tmp_path: Path) -> None:
     """Google's plugin of A3 Ultra and later uses the RoCE ports, so it satisfies who requires them."""
     made = MACHINES["gcp_a3_ultragpu_8g"]
-    wish = Wish(required=Given("roce", "--require-fabric roce"))
-    assert choose(build(tmp_path, made), made.environ, wish).network.fabric == "roce"
+    required = Given("roce", "--require-fabric roce")
+    assert choose(build(tmp_path, made), made.environ, required=required).network.fabric == "roce"
 
 
 @pytest.mark.parametrize("nodes", [TWO_NODES, {"LAUNCHER_NNODES": "1"}])

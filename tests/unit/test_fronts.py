@@ -11,10 +11,10 @@ from launcher.command.line import plan_argv
 from launcher.command.request import read_request
 from launcher.command.words import reads_program
 from launcher.core.errors import UsageError
+from launcher.hang.recorder import find_python
 from launcher.machine.host import Host
 from launcher.options.reading import Options
 from launcher.planning.plan import plan_job
-from launcher.recorder.watch import find_python
 
 ENVIRON = {"PATH": "/usr/bin"}
 SCRIPT = "/py train.py --x 1"

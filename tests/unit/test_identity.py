@@ -873,6 +873,25 @@ def test_a_worker_of_torchrun_beside_an_mpirun_of_several_processes_has_its_grou
     assert seen(f"{sizes} TORCHELASTIC_RUN_ID=none NODE_RANK=0 {mpirun} {MASTER}", "NODE_RANK") == ["3"]
 
 
+@pytest.mark.parametrize(("rank", "local_rank", "node"), ((0, 0, 0), (1, 0, 1), (3, 2, 1)))
+def test_torchrun_in_one_of_several_ranks_of_a_node_is_refused_on_all(
+    rank: int, local_rank: int, node: int
+) -> None:
+    """On a node with one rank both starters' numbers agree: its process would plan a port of its own."""
+    sizes, first = (1, 3), rank - local_rank
+    torchrun = (
+        f"RANK={rank} WORLD_SIZE=4 LOCAL_RANK={local_rank} LOCAL_WORLD_SIZE={sizes[node]} GROUP_RANK={node} "
+        "GROUP_WORLD_SIZE=2 MASTER_PORT=29400 TORCHELASTIC_RUN_ID=none"
+    )
+    around = [f"RANK={first}", "SIZE=4", "LOCAL_RANK=0", f"LOCAL_SIZE={sizes[node]}"]
+    mpirun = " ".join(f"OMPI_COMM_WORLD_{word}" for word in around)
+    environ, own = f"{torchrun} {mpirun} MASTER_ADDR=10.0.0.4", f"10.0.0.{4 + node}"
+    message = refused(environ, own=own)
+    assert message.count("[") == 1 and "--source torch_elastic" in message, message
+    found = seen(environ, "RANK", "LOCAL_RANK", "MASTER_PORT", own=own, source="torch_elastic")
+    assert found == [str(rank), str(local_rank), "29400"]
+
+
 def test_older_versions_of_open_mpi_number_local_ranks_in_the_order_of_ranks() -> None:
     numbers = (f"OMPI_COMM_WORLD_{word}" for word in ["RANK=1", "SIZE=8", "LOCAL_RANK=2", "LOCAL_SIZE=4"])
     environ = f"{' '.join(numbers)} {MASTER}"

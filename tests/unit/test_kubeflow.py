@@ -41,6 +41,10 @@ def test_named_groups_of_the_last_match_are_metrics() -> None:
     }
     assert find_metrics(PATTERN, b"nothing") == find_metrics(r"step (\d+)", tail) == {}
     assert find_metrics(r"(?P<word>[a-z]+)", tail) == {}
+    loss = r"loss (?P<loss>\S+)"
+    assert find_metrics(loss, b"loss 2.5e-04\n") == {"loss": 2.5e-04}
+    assert find_metrics(loss, b"loss -1.25\n") == {"loss": -1.25}
+    assert find_metrics(loss, b"loss 1e999\n") == {}
 
 
 def test_the_status_has_the_fields_of_the_trainer() -> None:

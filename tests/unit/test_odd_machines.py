@@ -13,7 +13,7 @@ from launcher.core.errors import EnvironmentUntrusted, UsageError
 from launcher.core.files import replace_file
 from launcher.core.model import Machine, Topology
 from launcher.core.ranks import natural_order
-from launcher.fabrics.facts import Facts, Found, Wish
+from launcher.fabrics.facts import Facts, Found
 from launcher.fabrics.settings import plan_settings
 from launcher.fabrics.spoken import Spoken, hear
 from launcher.frameworks.torch import plan_threads
@@ -109,7 +109,7 @@ def test_long_texts_take_no_longer_than_they_are(tmp_path: Path) -> None:
 def test_a_name_that_means_something_else_is_not_written_down(name: str) -> None:
     """The kernel takes such names; NCCL and gloo would read a list, or an exception."""
     facts = Facts(ports=(), interface=name, why_interface="")
-    assert list(plan_settings(facts, "tcp", Found(True, "TCP"), Wish())) == []
+    assert list(plan_settings(facts, "tcp", Found(True, "TCP"), "")) == []
 
 
 @pytest.mark.parametrize(

@@ -18,16 +18,17 @@ from launcher.channel.listener import listen
 from launcher.channel.turned_away import NAMED_MAX, TurnedAway
 from launcher.cluster.client import CoordinatorClient
 from launcher.cluster.coordinator import Coordinator
-from launcher.cluster.evidence import JobEvidence
 from launcher.cluster.join import Join
 from launcher.cluster.members import LEAVING_MAX, MESSAGES_MAX
-from launcher.cluster.messages import Hung, Look, Looked, MachineNotice, Quiet, Waiting
+from launcher.cluster.messages import MachineNotice, Waiting
 from launcher.cluster.settings import Shape
 from launcher.core.budget import ENTRIES_MAX, LINES_MAX, LINES_OF_NODE, Quota, find_busiest, network_of
 from launcher.core.supervision import Restarts
 from launcher.core.version import __version__
 from launcher.core.wire import pack, parse
 from launcher.failure.arbiter import RANK
+from launcher.hang.job import JobEvidence
+from launcher.hang.model import Hung, Look, Looked, Quiet
 from launcher.job.commands import News
 from launcher.job.events import Received, Silent
 from launcher.job.state import Phase

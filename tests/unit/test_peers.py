@@ -52,6 +52,7 @@ from launcher.failure.arbiter import (
     is_new,
 )
 from launcher.failure.model import Cause, Verdict
+from launcher.hang.model import Collective, GroupRecord, RankRecord
 from launcher.job import commands
 from launcher.job.events import Exited, Failed, Ready
 from launcher.job.refusals import describe_missing, node_0_missing, nodes_missing
@@ -64,7 +65,6 @@ from launcher.planning.recorded import replay
 from launcher.process.descendants import find_children
 from launcher.process.loop import Loop
 from launcher.process.stop import Stopper
-from launcher.recorder.facts import Collective, GroupRecord, RankRecord
 from tests.saying import keep
 from tests.unit.test_verdict import OOM, dead, judge
 

@@ -404,6 +404,16 @@ def test_each_node_has_its_own_deadline_and_the_first_counts(tmp_path: Path) -> 
         assert left_s() == expected
 
 
+def test_a_notice_for_the_end_of_time_is_one_for_next_year() -> None:
+    """Its time is no date on this side of the world any more."""
+    told: list[float] = []
+    asking = watch.PreemptionWatch(
+        Preemption("aws", "asked"), 2.0, NOTHING, lambda *_: None, lambda *what: told.append(what[2])
+    )
+    asking._take([Notice("stop", "AWS reclaims it", parse_time("9999-12-31T23:59:59-12:00"))])
+    assert 365 * 86_400 < told[0] < 367 * 86_400
+
+
 class Announced:
     """What of an agent hears of machines that will be taken back; the real one would start a job."""
 

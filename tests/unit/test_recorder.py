@@ -11,13 +11,19 @@ from typing import Any
 
 import pytest
 
-from launcher.core.ranks import render_ranges
+from launcher.core.ranks import parse_ranges, render_ranges
 from launcher.core.wire import parse, render
-from launcher.recorder.conclude import conclude, describe_missing, find_stragglers, size
-from launcher.recorder.dump import NotADump, read_rank
-from launcher.recorder.facts import Collective, GroupRecord, RankRecord, parse_ranges
-from launcher.recorder.variables import Places, find_places, find_torch, plan_variables
-from launcher.recorder.watch import choose_folder, find_python
+from launcher.hang.conclude import conclude, describe_behind, describe_missing, size
+from launcher.hang.dumps import NotADump, read_rank
+from launcher.hang.model import Collective, GroupRecord, RankRecord
+from launcher.hang.recorder import (
+    Places,
+    choose_folder,
+    find_places,
+    find_python,
+    find_torch,
+    plan_variables,
+)
 from tests.unit.recorded_dumps import NOW_NS, as_json, as_pickle, make_dump, make_entry
 
 FOLDER = "/tmp/launcher_x"
@@ -269,7 +275,7 @@ def test_the_rank_that_never_joined_is_named() -> None:
         "they called it at train.py:88 step; rank 3 last called all_reduce number 1,411 at train.py:70 step"
     )
     (found,) = conclude(read_all(stuck, stuck, stuck, make_dump(DONE)))
-    assert (found.kind, found.ranks, found.group, found.where) == ("absent", (3,), "0", "train.py:70 step")
+    assert (found.kind, found.ranks) == ("absent", (3,))
     stuck = make_dump([*DONE, waiting(1412)])
     (sentence,) = say(stuck, make_dump(DONE), stuck, make_dump(DONE))
     assert sentence.startswith("ranks 1, 3 never joined all_reduce number 1,412")
@@ -382,8 +388,11 @@ def test_a_conclusion_is_one_only_where_it_is_known() -> None:
     assert conclude([]) == ()
     # Ranks that have called fewer collectives, the last first.
     ahead, behind = make_dump([make_entry(20)]), make_dump([make_entry(17)])
-    found = find_stragglers(read_all(ahead, behind, ahead, make_dump([make_entry(19)])))
-    assert [(one.rank, one.number, one.ahead) for one in found] == [(1, 17, 20), (3, 19, 20)]
+    found = describe_behind(read_all(ahead, behind, ahead, make_dump([make_entry(19)])))
+    assert found == [
+        "rank 1 is at number 17 of process group 0, another one at 20",
+        "rank 3 is at number 19 of process group 0, another one at 20",
+    ]
     records = [
         RankRecord(0, missing="no pipe"),
         RankRecord(1, missing="no pipe"),

@@ -25,10 +25,10 @@ from launcher.events.writer import render_event
 from launcher.fabrics import spoken
 from launcher.failure.text import clean_lines, presentable, redact_ends
 from launcher.failure.text import quote as text_quote
+from launcher.hang import dumps
 from launcher.identity.hosts import read_hostfile
 from launcher.machine.host import Host
 from launcher.mpi.folder import folder_name
-from launcher.recorder import dump
 from launcher.recovery.health import run_health
 from launcher.sources import nodelist
 from launcher.views import plan_json
@@ -276,7 +276,7 @@ def test_what_comes_from_outside_is_cut_after_its_secrets_are_taken_out(place: i
     shown: list[object] = [
         run_health(["sh", "-c", f"printf '%s' {'x' * 320}'{text}'; exit 1"]),
         spoken.hear(spoken.Spoken(), f"NCCL INFO Using network {text}").network,
-        dump.read_rank(0, pickle.dumps({"version": "2.10", "entries": [entry]})),
+        dumps.read_rank(0, pickle.dumps({"version": "2.10", "entries": [entry]})),
     ]
     for call in (lambda: nodelist.parse_nodelist(text), lambda: folder_name(text)):
         with pytest.raises((ValueError, wire.Garbled)) as refused:

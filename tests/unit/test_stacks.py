@@ -8,9 +8,11 @@ import time
 import pytest
 
 from launcher.core.ranks import name_ranks
-from launcher.stacks.answer import Answer, Frame, Thread, find_spot, parse_faulthandler, parse_py_spy
-from launcher.stacks.inquiry import explain_refusal
-from launcher.stacks.report import TO_ARM, render_report, render_stacks
+from launcher.hang.ask import explain_refusal
+from launcher.hang.model import Answer, Frame, Thread
+from launcher.hang.places import find_spot
+from launcher.hang.report import TO_ARM, render_report, render_stacks
+from launcher.hang.stacks import parse_faulthandler, parse_py_spy
 
 SITE = "/opt/venv/lib/python3.12/site-packages/"
 ALL_REDUCE = Frame(f"{SITE}torch/distributed/distributed_c10d.py", 2501, "all_reduce")

@@ -33,13 +33,14 @@ from launcher.control.table import (
 )
 from launcher.control.watch import ScreenState, press, split_keys
 from launcher.core.wire import pack as pack_message
+from launcher.hang.limits import STACKS_BYTES
+from launcher.hang.model import Answer, Frame, Thread
+from launcher.hang.packing import pack, unpack
 from launcher.machine import process
 from launcher.machine.process import Stat, parse_stat
 from launcher.options.reading import read_options
 from launcher.output.tables import Paper, measure
 from launcher.process.families import Processes
-from launcher.stacks.answer import Answer, Frame, Thread
-from launcher.stacks.packing import LIMIT_BYTES, pack, unpack
 
 Message = dict[str, Any]
 T = TypeVar("T")
@@ -216,7 +217,7 @@ def test_stacks_are_never_too_long(count: int, threads: int, depth: int, width: 
     """However many, however deep; the innermost frame is kept."""
     answers = [make_answer(rank, threads=threads, depth=depth, width=width) for rank in range(count)]
     packed = pack(answers, threads=True)
-    assert len(json.dumps(packed)) <= LIMIT_BYTES
+    assert len(json.dumps(packed)) <= STACKS_BYTES
     assert all(answer.frames for answer in unpack(packed)) and unpack(packed)
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from part import Part, find_result
 
-from launcher.recorder.conclude import conclude
-from launcher.recorder.dump import load, read_rank
-from launcher.recorder.variables import find_torch
+from launcher.hang.conclude import conclude
+from launcher.hang.dumps import load, read_rank
+from launcher.hang.recorder import find_torch
 
 NAMES = "import os, torch; print(torch.__path__[0] + '/lib', os.path.dirname(torch.__path__[0]))"
 

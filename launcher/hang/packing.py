@@ -10,8 +10,9 @@ import json
 
 from launcher.core.redact import shorten
 from launcher.core.shorten import SIZES
-from launcher.stacks.answer import Answer, Frame, Thread
-from launcher.stacks.report import find_speakers
+from launcher.hang.limits import FRAMES_MAX, RANKS_MAX, STACKS_BYTES, TEXT_LENGTH, THREADS_MAX
+from launcher.hang.model import Answer, Frame, Thread
+from launcher.hang.places import find_speakers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,19 +20,11 @@ if TYPE_CHECKING:
 
     Message = dict[str, object]
 
-FRAMES_MAX = 100
-"""Number of frames kept of a stack: all that faulthandler gives."""
-TEXT_LENGTH = 400
-RANKS_MAX = 1024
-LIMIT_BYTES = 1 << 19
-"""Limit of packed stacks as JSON: half of a frame of the channel."""
 ITEMS_MAX = 1 << 16
-THREADS_MAX = 101
-"""Maximum number of threads of a process; faulthandler gives 100."""
 TEXTS = ("command", "state", "call", "kernel", "folder", "means", "why")
 
 
-def pack(answers: Sequence[Answer], *, threads: bool, limit_bytes: int = LIMIT_BYTES) -> Message:
+def pack(answers: Sequence[Answer], *, threads: bool, limit_bytes: int = STACKS_BYTES) -> Message:
     """Return processes with their stacks, within the size limit; ``cut``: whether some are left out."""
     shown: dict[str, str] = {}  # a text occurs in many stacks, and is redacted only once
     packed = {**_pack(answers, threads, FRAMES_MAX, TEXT_LENGTH, shown), "cut": False}

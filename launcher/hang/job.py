@@ -1,4 +1,4 @@
-"""Evidence of all nodes in one attempt, on node 0: collected in a hang, and before the ranks are stopped.
+"""What the ranks of all nodes do, on node 0: collected if the job hangs, and before the ranks are stopped.
 
 A job hangs when every node is quiet that has not ended and can be heard: one node whose ranks write nothing
 proves nothing while the ranks of another one do.
@@ -8,32 +8,26 @@ from __future__ import annotations
 
 import time
 
-from launcher.agent.collector import DUMP_LIMIT_S
-from launcher.cluster.messages import Hung, Look, Quiet, Seen
 from launcher.core.redact import LimitedSearch
+from launcher.hang.limits import LOOK_S
+from launcher.hang.model import Hung, Look, Quiet, Seen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from launcher.cluster.members import Members
-    from launcher.cluster.messages import Looked
     from launcher.failure.model import Cause
-    from launcher.recorder.facts import RankRecord
-    from launcher.stacks.answer import Answer, Thread
+    from launcher.hang.model import Answer, Looked, RankRecord, Thread
 
-LOOK_S = DUMP_LIMIT_S + 1.0
-"""Seconds for all nodes to answer a `Look`."""
 PAUSE_S, PAUSE_MAX_S = 1.0, 60.0
 """Seconds from the nth question to the next: n times the first, at most the second. A node may lie."""
-
 AGAIN_S = 5.0
 """Seconds until nodes that are quiet, but have no rank, are asked again."""
 ENDS = "the job hangs (--on-stall stop)"
 
 
 class JobEvidence:
-    """The stacks of all nodes, and the nodes that are quiet.
+    """What the nodes have answered in an attempt, and the nodes that are quiet.
 
     Attributes:
         due: When to call `fire` (monotonic seconds); None while no node is quiet.
@@ -41,7 +35,10 @@ class JobEvidence:
 
     def __init__(
         self,
-        members: Members,
+        list_open: Callable[[], tuple[list[int], list[int]]],
+        name: Callable[[int], str],
+        place: Callable[[int], str],
+        world_size: int | None,
         attempt: int,
         tell_all: Callable[[object], None],
         end: Callable[[int, str, Cause], None],
@@ -49,35 +46,38 @@ class JobEvidence:
         """Begin without an answer.
 
         Args:
-            members: The nodes.
+            list_open: Returns the nodes whose processes run: those that are heard, and the others.
+            name: Returns the name of a node in messages.
+            place: Returns the place of a node's processes in messages.
+            world_size: Number of ranks of the job; None if unknown.
             attempt: Number of the attempt.
             tell_all: Sends a message to all nodes.
             end: Ends the attempt because of a node, with a description and a cause.
         """
         self.due: float | None = None
-        self._members, self._attempt, self._tell_all, self._end = members, attempt, tell_all, end
+        self._list_open, self._name, self._place = list_open, name, place
+        self._world_size, self._attempt = world_size, attempt
+        self._tell_all, self._end = tell_all, end
         self._answers: dict[int, list[Answer]] = {}
-        self._progress: dict[int, list[tuple[int, float]]] = {}
-        self._records: dict[int, tuple[RankRecord, ...]] = {}
+        self._looked: dict[int, Looked] = {}
         self._threads: dict[tuple[Thread, ...], tuple[Thread, ...]] = {}
         self._taken: set[tuple[int, int]] = set()
         self._quiet: dict[int, Quiet] = {}
         self._number = 0
         self._look_until: float | None = None
         self._look_after = 0.0
-        self._looked: set[int] = set()
         self._has_reported = False
 
     # --- answers
 
     def take(self, node: int, looked: Looked) -> None:
         """Keep what the ranks of a node do."""
-        if looked.number and looked.number != self._number:
+        if looked.number not in (0, self._number):
             return  # of an earlier question
         if (node, looked.number) in self._taken:
             return  # a node answers once, so that what is kept of it has a limit
         self._taken.add((node, looked.number))
-        from launcher.stacks.packing import unpack
+        from launcher.hang.packing import unpack
 
         answers = unpack(looked.stacks) if isinstance(looked.stacks, dict) else []
         # A thousand ranks have few stacks, and share them; nodes send that of the main thread alone
@@ -87,9 +87,7 @@ class JobEvidence:
             else one
             for one in answers
         ]
-        self._progress[node] = [(one.rank, one.value) for one in looked.progress]
-        self._records[node] = looked.records
-        self._looked.add(node)
+        self._looked[node] = looked
         if self._look_until is not None:
             self.due = time.monotonic()
 
@@ -98,22 +96,20 @@ class JobEvidence:
         found = [answer for answers in self._answers.values() for answer in answers]
         return sorted(found, key=lambda answer: answer.rank)
 
-    def _join_records(self) -> list[RankRecord]:
-        """Return the flight recorders of all nodes."""
-        return [record for records in self._records.values() for record in records]
-
     def share(self) -> None:
         """Tell all nodes what the ranks did: the attempt is over, and each writes its record."""
         answers = self._join()
         if answers:
             from launcher.core.shorten import fit
-            from launcher.evidence.groups import make_groups
-            from launcher.evidence.recorders import group_records
+            from launcher.hang.report import make_groups
 
             with LimitedSearch():
-                recorded = group_records(self._join_records(), self._members.shape.world_size)
-                seen = fit(Seen((*recorded, *make_groups(answers)), self._attempt))
+                groups = make_groups(answers, self._join_records(), self._world_size)
+                seen = fit(Seen(groups, self._attempt))
             self._tell_all(seen)
+
+    def _join_records(self) -> list[RankRecord]:
+        return [record for looked in self._looked.values() for record in looked.records]
 
     # --- a job that hangs
 
@@ -130,15 +126,14 @@ class JobEvidence:
     def fire(self, now: float, *, is_ending: bool) -> None:
         """Ask all nodes if the job hangs, and report when they have answered; not if it ends anyway."""
         self.due = None
-        if not self._quiet or is_ending:
-            return
-        self.due = self._go_on(now)
+        if self._quiet and not is_ending and not self._has_reported:
+            self.due = self._go_on(now)
 
     def _go_on(self, now: float) -> float | None:
         """Do what is due; return when to look again."""
-        heard, silent = self._members.list_open()
-        if self._has_reported or not all(node in self._quiet for node in heard):
-            return None if self._has_reported else now + 1.0
+        heard, silent = self._list_open()
+        if not all(node in self._quiet for node in heard):
+            return now + 1.0
         if self._look_until is None:
             if now < self._look_after:
                 return self._look_after
@@ -157,25 +152,25 @@ class JobEvidence:
         """Begin another question, and forget the answers to the last one; return until when to wait."""
         self._number += 1
         self._look_after = now + min(self._number * PAUSE_S, PAUSE_MAX_S)
-        self._looked, self._answers, self._progress, self._records = set(), {}, {}, {}
-        self._taken = {(rank, number) for rank, number in self._taken if not number}
-        self._threads.clear()
+        self._taken = {(node, number) for node, number in self._taken if not number}
+        for kept in (self._answers, self._looked, self._threads):
+            kept.clear()
         return now + LOOK_S
 
     def _report(self, silent: list[int]) -> None:
-        from launcher.evidence.hang import describe_hang
         from launcher.failure.symptoms import make_cause
+        from launcher.hang.report import describe_hang
 
-        answers = self._join()
-        nodes = {answer.rank: node for node, found in self._answers.items() for answer in found}
-        places = {rank: self._members.place(node) for rank, node in nodes.items()}
-        unheard = [self._members.name(node) for node in silent]
-        first = next(iter(self._quiet.values()))
-        progress = [pair for pairs in self._progress.values() for pair in pairs]
-        records, size = self._join_records(), self._members.shape.world_size
+        homes = {answer.rank: node for node, found in self._answers.items() for answer in found}
+        places = {rank: self._place(node) for rank, node in homes.items()}
+        unheard = [self._name(node) for node in silent]
+        progress = [(one.rank, one.value) for looked in self._looked.values() for one in looked.progress]
+        what = next(iter(self._quiet.values())).what
         with LimitedSearch():
-            hang = describe_hang(first.what, answers, size, places, unheard, progress, records)
+            hang = describe_hang(
+                what, self._join(), self._world_size, places, unheard, progress, self._join_records()
+            )
         self._tell_all(Hung(hang.headline, hang.lines))
         if any(quiet.ends for quiet in self._quiet.values()):
-            node = silent[0] if silent else nodes.get(hang.rank, next(iter(self._quiet)))
+            node = silent[0] if silent else homes.get(hang.rank, next(iter(self._quiet)))
             self._end(node, ENDS, make_cause("stalled", what=hang.headline))
