@@ -20,8 +20,7 @@ from collections.abc import Callable, Mapping
 from benchmarks.machine import OtherLoad, describe_machine
 from benchmarks.tables import cell, markdown, promise
 from launcher import __version__
-from launcher.channel.frames import Calling, Sealed
-from launcher.channel.keys import make_key
+from launcher.channel.frames import Calling, Sealed, make_key
 from launcher.cluster.facts import describe_command
 from launcher.job.settings import BEAT_S
 

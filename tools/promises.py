@@ -27,7 +27,7 @@ from launcher.failure import record  # noqa: E402
 from launcher.failure.symptoms import read_conclusions, read_signals, read_symptoms  # noqa: E402
 from launcher.planning import recorded  # noqa: E402
 from launcher.recovery import history  # noqa: E402
-from launcher.views import check, plan_json, topology_json  # noqa: E402
+from launcher.views import check, plan_json, topology  # noqa: E402
 from tests.unit.test_docs import blocks, codes  # noqa: E402
 from tests.unit.test_events import rows as event_rows  # noqa: E402
 from tests.unit.test_failure_docs import causes_in_code, rows  # noqa: E402
@@ -41,7 +41,7 @@ DOCUMENTS = {
     "launcher status --json": ("version", status.VERSION),
     "launcher status --json, nodes": ("version", node_status.VERSION),
     "launcher stacks --json": ("version", stacks.VERSION),
-    "launcher topology --format json": ("version", topology_json.VERSION),
+    "launcher topology --format json": ("version", topology.VERSION),
     "launcher snapshot": ("version", recorded.VERSION),
     "--failure-file": ("schema", record.SCHEMA),
     "--attempts-file": ("schema", history.SCHEMA),

@@ -118,11 +118,10 @@ class Life:
             pause.again.decision if pause is not None else None if over is None else over.decision
         )
         if self._decision is not None:
-            outcomes.recovery.note(outcomes.describe(outcome), self._decision)
+            outcomes.history.note(outcomes.describe(outcome), self._decision)
 
     def say_decision(self) -> None:
         """Print once what follows from an attempt that has failed."""
         decision, self._decision = self._decision, None
         if decision is not None:
-            said = self._outcomes.recovery.describe()
-            self._runtime.say(said, "restart" if decision.restarts else "no-restart")
+            self._runtime.say(decision.describe(), "restart" if decision.restarts else "no-restart")

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from launcher.agent.runtime import Runtime
     from launcher.failure.model import Verdict
     from launcher.recovery.gpus import GpuGate
+    from launcher.recovery.history import History
     from launcher.recovery.policy import FailedAttempt
-    from launcher.recovery.recovery import Recovery
 
 
 def describe(error: Exception) -> str:
@@ -55,14 +55,14 @@ class Outcomes:
         self._outcome: Outcome | None = None
         self._has_reported = False
         self._verdict: Verdict | None = None
-        self._recovery: Recovery | None = None
+        self._history: History | None = None
         self._gpus: GpuGate | None = None
         self._failure_file: str | None = None
 
     @property
     def failed(self) -> dict[str, int]:
         """Number of the job's failed attempts by cause, as far as this node knows them."""
-        return {} if self._recovery is None else self._recovery.history.causes
+        return {} if self._history is None else self._history.causes
 
     def begin(self) -> None:
         """Forget the attempt before."""
@@ -89,14 +89,14 @@ class Outcomes:
             self._gpus.wait(self._runtime.group.find_survivors(), then)
 
     @property
-    def recovery(self) -> Recovery:
+    def history(self) -> History:
         """Restart decisions and record of this job; loaded after the first failure."""
         runtime = self._runtime
-        if self._recovery is None:
-            from launcher.recovery.recovery import Recovery
+        if self._history is None:
+            from launcher.recovery.history import History
 
-            self._recovery = Recovery(runtime.watch.restarts, runtime.say, runtime.run_id)
-        return self._recovery
+            self._history = History(runtime.watch.restarts.attempts_file, runtime.say, runtime.run_id)
+        return self._history
 
     # --- the end of an attempt
 
@@ -203,21 +203,18 @@ class Outcomes:
     def give_up(self, why: str) -> None:
         """Report that the attempt that was to follow does not take place."""
         self.starts_at = None
-        self.recovery.give_up(why)
-        self._runtime.say(self.recovery.describe(), "no-restart")
+        self._runtime.say(self.history.give_up(why), "no-restart")
 
     def note_error(self, error: Exception) -> None:
         """Tell what an error has ended: not only the attempt that it kept from starting."""
         self.status = error.exit_status if isinstance(error, LauncherError) else EXIT_BUG
-        self.error, recovery = describe(error), self._recovery
+        self.error, history = describe(error), self._history
         if isinstance(error, LauncherError) and error.problems:
             self.cause = error.problems[0].code
-        if recovery is None or recovery.decision is None:
+        if history is None or history.decision is None:
             return
-        if recovery.decision.restarts:
-            self.give_up(
-                f"attempt {recovery.history.failed[-1].number + 1} could not start: {describe(error)}"
-            )
+        if history.decision.restarts:
+            self.give_up(f"attempt {history.failed[-1].number + 1} could not start: {describe(error)}")
         self.summarize(self.status)
 
     def describe(self, outcome: Outcome) -> FailedAttempt:
@@ -235,7 +232,7 @@ class Outcomes:
             self._observers.progressed, name_machine,
         )  # fmt: skip
 
-    def _note_gpu_faults(self) -> Recovery | None:
+    def _note_gpu_faults(self) -> History | None:
         """Mark this node bad for a GPU fault, unless a failed attempt already did."""
         runtime, gpus = self._runtime, self._observers.gpus
         faults = [] if gpus is None else gpus.find_faults()
@@ -245,13 +242,13 @@ class Outcomes:
         from launcher.recovery.nodes import GPU_FAULT, read_machine
 
         host, node = Host().hostname(), runtime.place.node_rank or 0
-        if not any((one.cause, one.host) == (GPU_FAULT, host) for one in self.recovery.history.failed):
-            self.recovery.note_node(GPU_FAULT, faults[0], node, host, read_machine(runtime.environ))
-        return self.recovery
+        if not any((one.cause, one.host) == (GPU_FAULT, host) for one in self.history.failed):
+            self.history.note_node(GPU_FAULT, faults[0], node, host, read_machine(runtime.environ))
+        return self.history
 
     def summarize(self, status: int) -> None:
         """Print torchrun's restarts, the summary of all attempts if there were several, and the bad nodes."""
-        runtime, recovery = self._runtime, self._recovery
+        runtime, history = self._runtime, self._history
         count = runtime.restarts_of_torchrun
         self.status = status
         if count:
@@ -260,14 +257,14 @@ class Outcomes:
                 f"torchrun restarted its processes {count} time{'s' if count > 1 else ''}; {instead}",
                 "torchrun-restarts",
             )
-        recovery = self._note_gpu_faults() or recovery
-        if recovery is None:
+        history = self._note_gpu_faults() or history
+        if history is None:
             return
         began_ns, now_ns = int(runtime.began_s * 1e9), time.monotonic_ns()
         is_alone = not self._coordination.has_others
-        said = recovery.history.summarize(
+        said = history.summarize(
             runtime.attempt + 1, began_ns, runtime.started_mono_ns, now_ns, status, is_alone=is_alone
         )
         if said:
-            bad = [node.own_name for node in recovery.history.find_bad(is_alone=is_alone)]
+            bad = [node.own_name for node in history.find_bad(is_alone=is_alone)]
             runtime.say(said, "attempts", bad_nodes=bad)

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 
-from launcher.channel.connection import Connection
+from launcher.channel.connection import Connection, Listener
 from launcher.channel.frames import Answering, HandshakeFailed
-from launcher.channel.listener import Listener
-from launcher.channel.turned_away import TurnedAway
 from launcher.core.budget import Bucket, find_busiest, network_of
+from launcher.core.redact import quote
 from launcher.process.limits import count_spare
 
 TYPE_CHECKING = False
@@ -41,6 +41,11 @@ CROWDED_S = 0.03
 YIELDS, YIELDS_PER_S = 32, 25.0
 FIRST_S = 5.0
 READ_BYTES = 4096
+
+NAMED_MAX = 20
+"""Maximum number of pairs of address and reason that are kept; others are only counted."""
+OF_NETWORK_MAX = NAMED_MAX // 2
+"""Maximum number of these pairs for one caller, see `network_of`: others are named as well."""
 
 
 class Arrival:
@@ -201,3 +206,43 @@ class Acceptor:
         self._listener.close()
         for arrival in list(self._arrivals.values()):
             self._close(arrival)
+
+
+class TurnedAway:
+    """The clients that were turned away, and why."""
+
+    def __init__(self, say: Say) -> None:
+        self.counts: Counter[tuple[str, str]] = Counter()
+        self.total = 0
+        self._networks: Counter[str] = Counter()
+        self._say = say
+
+    def note(self, address: str, why: str) -> None:
+        """Record a client that was turned away; report each kept pair of address and reason once.
+
+        Args:
+            address: Address of the client.
+            why: The kind of reason; after a colon, details that do not make another kind.
+        """
+        self.total += 1
+        kind, colon, detail = why.partition(": ")
+        pair = (quote(address, 64), quote(kind, 160))
+        if pair not in self.counts:
+            network = network_of(address)
+            if len(self.counts) >= NAMED_MAX or self._networks[network] >= OF_NETWORK_MAX:
+                return
+            self._networks[network] += 1
+            shown = quote(colon + detail, 160)
+            self._say(f"turned away {pair[0]}: {pair[1]}{shown}", "turned-away")
+        self.counts[pair] += 1
+
+    def say_summary(self) -> None:
+        """Print how many connections were turned away, unless each of them was reported already."""
+        if self.total > len(self.counts):
+            most = self.counts.most_common(5)
+            pairs = ", ".join(f"{address} {count} x ({why})" for (address, why), count in most)
+            self._say(f"turned away {self.total} connections: {pairs}", "turned-away")
+
+    def reasons(self) -> dict[str, str]:
+        """Return the reason by address; of several reasons, the last new one."""
+        return dict(self.counts.keys())

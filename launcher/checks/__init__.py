@@ -1,11 +1,11 @@
 """Checks this node, before the job starts, for anything that would make it fail, hang or run slowly.
 
-Each subject has one file with ``look(case)``, which returns findings: none if there is nothing to check, or
-if the answer is unknown. A check reads the node only through `launcher.machine.host.Host`, and does not
-raise, whatever the files contain.
+Each check is a function ``check_NAME(case)`` that yields findings: none if there is nothing to check, or if
+the answer is unknown. A check reads the node only through `launcher.machine.host.Host`, and does not raise,
+whatever the files contain.
 
-To add a check, add one file with ``look``, one row in ``checks.txt``, its tests, and one row in
-docs/checks.md.
+To add a check, add its function to the module of its subject, one row to ``checks.txt``, its tests, and one
+row to docs/checks.md.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from importlib import import_module
 
 from launcher.checks.finding import LEVELS, OK, WARNING, Finding
 from launcher.core.blocks import read_rows
-from launcher.core.frozen import frozen
+from launcher.core.frozen import frozen, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,7 +28,8 @@ class Row:
     """A check.
 
     Attributes:
-        name: Name of the check, and of its module in this package.
+        name: Name of the check.
+        module: Name of its module in this package.
         about: Its subject, for people.
         is_quick: Whether ``launcher run`` makes it: a quick check only reads, and asks no service.
         is_live: Whether it needs the node itself, because a snapshot lacks the facts.
@@ -36,6 +37,7 @@ class Row:
     """
 
     name: str
+    module: str
     about: str
     is_quick: bool
     is_live: bool
@@ -43,8 +45,8 @@ class Row:
 
 
 TABLE = tuple(
-    Row(name, about, "slow" not in marks, "live" in marks, "before" in marks)
-    for name, marks, about in read_rows("checks/checks.txt")
+    Row(name, module, about, "slow" not in marks, "live" in marks, "before" in marks)
+    for name, module, marks, about in read_rows("checks/checks.txt")
 )
 
 
@@ -80,17 +82,18 @@ def run_checks(
     for row in TABLE:
         if (quick and not row.is_quick) or (started and row.is_before):
             continue
-        findings = [] if row.is_live and case.host.is_recorded() else _look(row.name, case)
+        findings = [] if row.is_live and case.host.is_recorded() else look(row, case)
         found += findings
         silent += [] if findings else [row.name]
     return Result(tuple(sorted(found, key=lambda finding: LEVELS.index(finding.level))), tuple(silent))
 
 
-def _look(name: str, case: CheckedNode) -> list[Finding]:
+def look(row: Row, case: CheckedNode) -> list[Finding]:
     """Make one check. A bug in it must not end a job, nor hide the other findings."""
     try:
-        return list(import_module(f"launcher.checks.{name}").look(case))
+        check = getattr(import_module(f"launcher.checks.{row.module}"), f"check_{row.name}")
+        return [replace(finding, check=row.name) for finding in check(case)]
     except Exception as error:
         found = f"{type(error).__name__}: {error}"
         fix = "report it, with the output of: launcher snapshot"
-        return [Finding(name, WARNING, "the check itself", "an answer", found, fix)]
+        return [Finding(row.name, WARNING, "the check itself", "an answer", found, fix)]

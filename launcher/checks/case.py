@@ -1,8 +1,12 @@
-"""The input of all checks: the node, its environment, and the job as far as it is known."""
+"""The input of all checks: the node, its environment, and the job as far as it is known.
+
+Source: Docker "docker run" reference; Azure ML "CLI (v2) command job YAML schema" (resources.shm_size,
+resources.docker_args); Azure Batch "TaskContainerSettings" (containerRunOptions); Kubernetes "Volumes"
+(emptyDir), "Set capabilities for a Container".
+"""
 
 from __future__ import annotations
 
-from launcher.checks.runtime import find_runtime
 from launcher.core.frozen import frozen
 from launcher.core.model import Plan, Scope
 from launcher.machine import count_visible
@@ -20,6 +24,10 @@ if TYPE_CHECKING:
     from launcher.machine.infiniband import Port
     from launcher.machine.packages import Package
 
+AZURE_ML, BATCH, KUBERNETES, DOCKER, MACHINE = "Azure ML", "Azure Batch", "Kubernetes", "container", "machine"
+RUNTIMES = (AZURE_ML, BATCH, KUBERNETES, DOCKER, MACHINE)
+MARKS = ("/.dockerenv", "/run/.containerenv")
+"""Files that Docker and Podman create in a container."""
 PYTHON = "python"
 AMD = "MI"
 """Prefix of the names of AMD's GPUs."""
@@ -32,7 +40,7 @@ class CheckedNode:
     Attributes:
         host: The node, or a recorded one.
         environ: The environment that the launcher was started with.
-        runtime: What started our container; see `launcher.checks.runtime`.
+        runtime: What started our container, of `RUNTIMES`.
         exposed_count: Number of GPUs whose device files we have; None if unknown.
         visible_count: Number of those that CUDA would find; None if unknown.
         ports: Ports of RDMA devices.
@@ -72,34 +80,52 @@ class CheckedNode:
     health_commands: tuple[tuple[str, ...], ...] = ()
 
     @property
-    def vm_gpu_count(self) -> int | None:
-        """Number of NVIDIA GPUs of every VM of this size; None if unknown, or if a pod may get fewer."""
-        return None if self._has_amd else self._count_of_vm()
-
-    @property
-    def vm_amd_count(self) -> int | None:
-        """Number of AMD GPUs of every VM of this size; None if unknown, or if a pod may get fewer."""
-        return self._count_of_vm() if self._has_amd else None
-
-    @property
-    def _has_amd(self) -> bool:
-        kind = self.vm.kind if self.vm else None
-        return kind is not None and (kind.gpu or "").startswith(AMD)
-
-    def _count_of_vm(self) -> int | None:
+    def vm_gpu_counts(self) -> tuple[int | None, int | None]:
+        """Numbers of NVIDIA's and AMD's GPUs of every VM of this size; None if unknown, or for a pod."""
         is_pod = bool(self.environ.get("KUBERNETES_SERVICE_HOST"))
-        return None if self.vm is None or is_pod else self.vm.gpu_count
+        if self.vm is None or is_pod:
+            return None, None
+        is_amd = self.vm.kind is not None and (self.vm.kind.gpu or "").startswith(AMD)
+        return (None, self.vm.gpu_count) if is_amd else (self.vm.gpu_count, None)
 
     @property
     def vm_port_count(self) -> int | None:
         """Number of InfiniBand ports of every VM of this size; None if unknown."""
         return self.vm.kind.port_count if self.vm and self.vm.kind and self.vm.size else None
 
+    def option(self, words: str, *, kubernetes: str, machine: str, azure_ml: str = "") -> str:
+        """Return how to give our container an option of ``docker run``.
+
+        Args:
+            words: The option as ``docker run`` takes it, e.g. ``"--ulimit memlock=-1"``.
+            kubernetes: What to write in a pod instead.
+            machine: What to do without a container.
+            azure_ml: What to do in Azure ML, if it does not take the option.
+        """
+        return {
+            AZURE_ML: azure_ml or f'resources: {{docker_args: "{words}"}} in the YAML of the job',
+            BATCH: f'containerRunOptions: "{words}" in the containerSettings of the task',
+            KUBERNETES: kubernetes,
+            DOCKER: f"docker run {words}",
+            MACHINE: machine,
+        }[self.runtime]
+
     def version_of(self, *names: str) -> tuple[str, str]:
         """Return (name, version) of the first of these packages that is installed; else two empty texts."""
         found = (package for name in names for package in self.packages or () if package.name == name)
         package = next(found, None)
         return (package.name, package.version) if package else ("", "")
+
+
+def find_runtime(host: Host, environ: Mapping[str, str]) -> str:
+    """Return the runtime that started our container, of `RUNTIMES`; `MACHINE` if no container is detected."""
+    if any(name.startswith("AZUREML_") for name in environ):
+        return AZURE_ML
+    if environ.get("KUBERNETES_SERVICE_HOST"):
+        return KUBERNETES
+    if any(host.read_text(path) is not None for path in MARKS) or environ.get("container"):
+        return BATCH if environ.get("AZ_BATCH_TASK_ID") else DOCKER
+    return MACHINE
 
 
 def read_case(
@@ -121,7 +147,9 @@ def read_case(
         asks: Whether Azure's metadata service may be asked for the size of the VM, if this is an Azure VM.
         health_commands: The site's own checks.
     """
-    exposed = count_gpus(host)
+    exposed, vm = count_gpus(host), read_vm(environ)
+    if vm is None and (host.is_recorded() or (asks and is_azure(host, environ))):
+        vm = ask_vm(host)  # takes up to a second
     return CheckedNode(
         host=host,
         environ=environ,
@@ -130,17 +158,10 @@ def read_case(
         visible_count=count_visible(host, environ),
         ports=read_ports(host),
         packages=_read_packages(host, environ, command),
-        vm=_find_vm(host, environ, asks),
+        vm=vm,
         health_commands=health_commands,
         **(_read_job(plan, environ) if plan else {}),
     )
-
-
-def _find_vm(host: Host, environ: Mapping[str, str], asks: bool) -> Vm | None:
-    """Return the VM by the variables, else by the snapshot or the service, which takes up to a second."""
-    told = read_vm(environ)
-    may_ask = host.is_recorded() or (asks and is_azure(host, environ))
-    return ask_vm(host) if told is None and may_ask else told
 
 
 def _read_packages(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from launcher.core.frozen import frozen
 
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
@@ -14,7 +16,7 @@ class Finding:
     """The result for one subject of a check.
 
     Attributes:
-        check: Name of the check, as in the table of `launcher.checks`.
+        check: Name of the check, as in the table of `launcher.checks`, which fills it in.
         level: One of `LEVELS`. A problem makes a job fail, hang or run slowly; a warning may.
         what: The subject, e.g. ``"/dev/shm"``.
         expected: Its expected state; empty at level "ok".
@@ -34,9 +36,23 @@ class Finding:
             raise ValueError(f"a finding that is {self.level!r} with fix {self.fix!r}")
 
 
-def ok(check: str, what: str, found: str) -> Finding:
-    """Return a finding of level "ok"."""
-    return Finding(check, OK, what, "", found, "")
+Findings = Iterator[Finding]
+"""What a check yields."""
+
+
+def ok(what: str, found: str) -> Finding:
+    """Return a check's finding that something is as it should be."""
+    return Finding("", OK, what, "", found, "")
+
+
+def warn(what: str, expected: str, found: str, fix: str) -> Finding:
+    """Return a check's finding of something that may make a job fail, hang or run slowly."""
+    return Finding("", WARNING, what, expected, found, fix)
+
+
+def fail(what: str, expected: str, found: str, fix: str) -> Finding:
+    """Return a check's finding of something that makes a job fail, hang or run slowly."""
+    return Finding("", PROBLEM, what, expected, found, fix)
 
 
 def render_count(count: int, one: str, many: str = "") -> str:

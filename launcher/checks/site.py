@@ -1,7 +1,4 @@
-"""Runs the site's own checks: health commands, as `launcher run` runs one before each attempt.
-
-Exit status 0 means healthy. Otherwise the first line of the output is the reason: `launcher.recovery.health`.
-"""
+"""The site's own checks: health commands, as `launcher run` runs one before each attempt."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ import signal
 from collections.abc import Sequence
 
 from launcher.checks.case import CheckedNode
-from launcher.checks.finding import PROBLEM, Finding, ok
+from launcher.checks.finding import Findings, fail, ok
 from launcher.core.redact import quote_command
 from launcher.process.helper import Helpers
 from launcher.process.loop import Loop
@@ -20,17 +17,17 @@ from launcher.recovery.health import ask_health
 COMMAND_LENGTH = 120
 
 
-def look(case: CheckedNode) -> list[Finding]:
-    """Run each command, one after the other."""
-    return [_judge(argv) for argv in case.health_commands]
+def check_site(case: CheckedNode) -> Findings:
+    """Run each command, one after the other.
 
-
-def _judge(argv: Sequence[str]) -> Finding:
-    shown = quote_command(argv, COMMAND_LENGTH, shlex.join)
-    what, found = f"the health command, {shown}", _ask(argv)
-    if not found:
-        return ok("site", what, "healthy")
-    return Finding("site", PROBLEM, what, "status 0", found, f"use another node, and run this here: {shown}")
+    Exit status 0 means healthy. Otherwise the first line of the output is the reason; see
+    `launcher.recovery.health`.
+    """
+    for argv in case.health_commands:
+        shown = quote_command(argv, COMMAND_LENGTH, shlex.join)
+        what, found = f"the health command, {shown}", _ask(argv)
+        fix = f"use another node, and run this here: {shown}"
+        yield fail(what, "status 0", found, fix) if found else ok(what, "healthy")
 
 
 def _ask(argv: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ from launcher.checks.case import read_case
 from launcher.checks.finding import PROBLEM, Finding
 from launcher.cli.stdout import write
 from launcher.core.environ import Malformed, shorten
-from launcher.core.errors import EXIT_HARDWARE, LauncherError, UsageError, make_error
+from launcher.core.errors import EXIT_HARDWARE, LauncherError, Problem, UsageError, make_error
 from launcher.core.model import Plan, Scope
 from launcher.frameworks.script import describe_missing
 from launcher.machine.host import Host
@@ -98,22 +98,16 @@ def _plan(
     except UsageError:
         raise
     except LauncherError as error:
-        return None, [
-            Finding(
-                "plan",
-                PROBLEM,
-                f"the plan of this job [{problem.code}]",
-                "one that can be made",
-                f"{problem.what} ({problem.where})",
-                problem.fix,
-            )
-            for problem in error.problems
-        ]
+        what, expected = "the plan of this job", "one that can be made"
+        return None, [_report(one, what, expected, f"{one.what} ({one.where})") for one in error.problems]
     if not job.missing:
         return job, []
     problem = describe_missing(job.missing)
-    what = f"the script of this job [{problem.code}]"
-    return job, [Finding("plan", PROBLEM, what, "a file that can be run", problem.what, problem.fix)]
+    return job, [_report(problem, "the script of this job", "a file that can be run", problem.what)]
+
+
+def _report(problem: Problem, what: str, expected: str, found: str) -> Finding:
+    return Finding("plan", PROBLEM, f"{what} [{problem.code}]", expected, found, problem.fix)
 
 
 def find_problems(

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from launcher.agent.agent import Agent
     from launcher.control.server import StatusServer
+    from launcher.observers.stragglers import Numbers
     from launcher.options.reading import Options
     from launcher.process.spawn import Child
 
@@ -231,4 +232,9 @@ def serve(agent: Agent) -> StatusServer:
     """Return the status server of a job."""
     from launcher.control.server import StatusServer
 
-    return StatusServer(agent.runtime, agent.coordination, agent.describe, agent.observers.read_paces)
+    def read(numbers: Numbers) -> dict[str, object]:
+        from launcher.control.node import read_node
+
+        return read_node(agent.runtime, agent.describe(), agent.observers.read_paces(), numbers)
+
+    return StatusServer(agent.runtime, agent.coordination, read)

@@ -106,7 +106,7 @@ def snapshot(argv: Sequence[str], environ: Mapping[str, str], description: str) 
     words = parser.parse_args(argv)
     from launcher.planning.snapshot import render_snapshot, take_snapshot
 
-    _write_to(words.output, render_snapshot(take_snapshot(Host(), environ)))
+    write_to(words.output, render_snapshot(take_snapshot(Host(), environ)))
     return 0
 
 
@@ -114,23 +114,19 @@ def _add_output(parser: Parser) -> None:
     parser.add_argument("-o", "--output", metavar="FILE", default="-", help="output file (standard output)")
 
 
-def _write_to(output: str, text: str) -> None:
-    if output == "-":
-        write(text)
-    else:
-        write_file(text, output)
-
-
-def write_file(text: str, path: str) -> None:
-    """Write a file atomically: a reader sees the old file or the whole new one.
+def write_to(output: str, text: str) -> None:
+    """Write to standard output for ``-``, else a file: a reader sees the old file or the whole new one.
 
     Raises:
         NotReady: The file cannot be written, e.g. because of permissions or a full disk.
     """
+    if output == "-":
+        write(text)
+        return
     try:
-        replace_file(text, path)
+        replace_file(text, output)
     except OSError as error:
-        raise make_error("output-file", path=path, reason=error.strerror) from error
+        raise make_error("output-file", path=output, reason=error.strerror) from error
 
 
 def topology(argv: Sequence[str], environ: Mapping[str, str], description: str) -> int:
@@ -141,13 +137,11 @@ def topology(argv: Sequence[str], environ: Mapping[str, str], description: str) 
     add_replay(parser, environ)
     add_flags(parser)
     words = parser.parse_args(argv)
-    from launcher.views.survey import render, take_view
+    from launcher.views.topology import render, take_view
 
     host, environ = _find_host(vars(words), environ)
-    _write_to(
-        words.output,
-        render(take_view(host, environ, read_options(vars(words), environ, host, ())), words.format),
-    )
+    view = take_view(host, environ, read_options(vars(words), environ, host, ()))
+    write_to(words.output, render(view, words.format))
     return 0
 
 

@@ -14,9 +14,9 @@ from launcher.control import QUESTION_LIMIT_BYTES
 from launcher.control.client import Launcher, ask_launcher, await_launchers, choose
 from launcher.control.received import number, rows_of, words
 from launcher.control.table import (
+    RIGHT,
     View,
     make_view,
-    render_columns,
     render_json,
     render_terminal,
     render_text,
@@ -29,7 +29,7 @@ from launcher.machine.process import read_link, read_users
 from launcher.machine.pythons import isolate
 from launcher.options.parser import Parser, make_parser, of_kind
 from launcher.output.progress import duration
-from launcher.output.tables import find_paper
+from launcher.output.tables import align, find_paper
 from launcher.process.descendants import find_descendants
 from launcher.process.execute import execute
 
@@ -244,8 +244,8 @@ def render_launchers(launchers: Sequence[Launcher]) -> str:
         )
         for one in launchers
     ]
-    owner = () if ours else ("user",)
-    lines = render_columns(("pid", "run", "since", "node", *owner, "command"), rows)
+    head = ("pid", "run", "since", "node", *(() if ours else ("user",)), "command")
+    lines = align([head, *rows], RIGHT)
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -263,32 +263,28 @@ def _status_of(view: View) -> int:
 
 def _watch(launcher: Launcher, before: View, options: argparse.Namespace) -> int:
     """Show the job periodically until its launcher has exited."""
+
+    def ask_again(last: View) -> View | None:
+        """Return a new view, with the CPU use since the last one; None once the launcher has exited."""
+        try:
+            return with_cpu(last, make_view(ask_launcher(launcher, "status")))
+        except NotReady:
+            if os.path.exists(launcher.path):
+                raise
+            return None
+
     if find_paper(os.environ).has_styles and not options.json:
-        return _watch_screen(launcher, before, options.watch)
-    while True:
+        from launcher.control.watch import watch
+
+        view, has_ended = watch(before, options.watch, ask_again, write)
+        write(render_terminal(view, find_paper(os.environ)))
+        if has_ended:
+            say("the job has ended", "job-ended")
+        return 0
+    last: View | None = before
+    while last is not None:
         time.sleep(options.watch)
-        view = _ask_again(launcher, before)
-        if view is None:
-            return 0
-        write(_render(view, options.json) + ("" if options.json else "\n"))
-        before = view
-
-
-def _watch_screen(launcher: Launcher, before: View, every_s: float) -> int:
-    from launcher.control.watch import watch
-
-    view, has_ended = watch(before, every_s, lambda last: _ask_again(launcher, last), write)
-    write(render_terminal(view, find_paper(os.environ)))
-    if has_ended:
-        say("the job has ended", "job-ended")
+        last = ask_again(last)
+        if last is not None:
+            write(_render(last, options.json) + ("" if options.json else "\n"))
     return 0
-
-
-def _ask_again(launcher: Launcher, last: View) -> View | None:
-    """Return a new view, with the CPU use since the last one; None once the launcher has exited."""
-    try:
-        return with_cpu(last, make_view(ask_launcher(launcher, "status")))
-    except NotReady:
-        if os.path.exists(launcher.path):
-            raise
-        return None

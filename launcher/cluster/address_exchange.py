@@ -13,8 +13,8 @@ import signal
 import time
 
 from launcher.channel.acceptor import PENDING_MAX
-from launcher.channel.keys import make_key, name_job, read_token
-from launcher.channel.listener import listen
+from launcher.channel.connection import listen
+from launcher.channel.frames import make_key, name_job, read_token
 from launcher.cluster.agreed import read_hosts
 from launcher.cluster.client import CoordinatorClient
 from launcher.cluster.join import Join
@@ -24,7 +24,6 @@ from launcher.cluster.settings import Shape
 from launcher.core.errors import LauncherError, make_error
 from launcher.core.log import say
 from launcher.core.model import NODE, RANK
-from launcher.core.supervision import Restarts
 from launcher.core.version import __version__
 from launcher.machine.host import Host
 from launcher.process.limits import raise_limit
@@ -90,7 +89,7 @@ def _listen(meeting: Meeting, key: bytes, loop: Loop, take: Callable[[object], N
         NotReady: The port is taken, or this node has no address at which others find it.
     """
     from launcher.cluster.coordinator import Coordinator  # the other launchers start without it
-    from launcher.recovery.recovery import Recovery
+    from launcher.recovery.history import History
 
     raise_limit(PENDING_MAX + meeting.member_count)
     address = find_address(meeting.address, (), Host())
@@ -108,7 +107,7 @@ def _listen(meeting: Meeting, key: bytes, loop: Loop, take: Callable[[object], N
         take,
         lambda attempt: {},
         lambda ranks, tell: tell({}),
-        lambda: Recovery(Restarts(), say),
+        lambda: History("", say),
     )
 
 

@@ -17,8 +17,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from launcher.channel.acceptor import TurnedAway
     from launcher.channel.connection import Connection
-    from launcher.channel.turned_away import TurnedAway
     from launcher.cluster.members import Members
     from launcher.core.log import Say
     from launcher.job.commands import Refusal

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from launcher.failure.arbiter import Event
     from launcher.job.commands import Blame
     from launcher.job.state import State
+    from launcher.recovery.history import History
     from launcher.recovery.policy import Decision
-    from launcher.recovery.recovery import Recovery
 
 REPORT_S = 2.0
 """Within this time node 0 has reported a failed attempt, although it may not be ready yet."""
@@ -36,17 +36,17 @@ class Attempts:
     def __init__(
         self,
         members: Members,
-        recovery: Callable[[], Recovery],
+        history: Callable[[], History],
         say: Quota,
     ) -> None:
         """Wait for the first failure.
 
         Args:
             members: The nodes.
-            recovery: Returns the record of attempts; it is loaded after the first failure.
+            history: Returns the record of attempts; it is loaded after the first failure.
             say: Prints one line.
         """
-        self._members, self._recovery, self._say = members, recovery, say
+        self._members, self._history, self._say = members, history, say
         self._started_mono_ns = time.monotonic_ns()
         self._held: list[tuple[str, str]] | None = None
         """Lines that follow the report of the attempt that has failed; None if it is printed."""
@@ -77,11 +77,11 @@ class Attempts:
         if over.first is not None:  # the verdict has the time by the clock of its node
             failed = replace(failed, ended_ns=max(over.first.wall_ns - over.first.ago_ns, started_ns))
         self._note_hosts()
-        self._recovery().note(failed, decision)
+        self._history().note(failed, decision)
 
     def give_up(self, why: str) -> None:
         """Note that the attempt that was to follow does not."""
-        self._recovery().give_up(why)
+        self._history().give_up(why)
 
     # --- nodes
 
@@ -89,14 +89,14 @@ class Attempts:
         """Note which host names several nodes share."""
         for host, number in Counter(one.host for one in self._members.by_index.values()).items():
             if number > 1:
-                self._recovery().history.shared_hosts.add(host)
+                self._history().shared_hosts.add(host)
 
     def blame(self, command: Blame) -> None:
         """Remember what is wrong with a node, for the last screen."""
         member, machine = self._members.by_index.get(command.node), self._members.machine(command.node)
         if member is not None:
             self._note_hosts()
-            self._recovery().note_node(command.cause, command.what, command.rank, member.host, machine)
+            self._history().note_node(command.cause, command.what, command.rank, member.host, machine)
 
     # --- the log
 

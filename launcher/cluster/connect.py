@@ -12,8 +12,14 @@ import time
 from errno import ECONNREFUSED, EINPROGRESS
 from os import strerror
 
-from launcher.channel.frames import NONCE_BYTES, OTHER_LAUNCHER, PROOF_BYTES, Calling, HandshakeFailed
-from launcher.channel.keys import at_port
+from launcher.channel.frames import (
+    NONCE_BYTES,
+    OTHER_LAUNCHER,
+    PROOF_BYTES,
+    Calling,
+    HandshakeFailed,
+    at_port,
+)
 from launcher.cluster.reach import knock
 
 TYPE_CHECKING = False

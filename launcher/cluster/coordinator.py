@@ -11,7 +11,7 @@ import time
 
 from launcher.channel.acceptor import Acceptor
 from launcher.channel.connection import CLOSED
-from launcher.channel.keys import at_port
+from launcher.channel.frames import at_port
 from launcher.cluster import messages
 from launcher.cluster.admission import Admission
 from launcher.cluster.agreed import pack_hosts
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from launcher.failure.model import Cause
     from launcher.job.state import State
     from launcher.process.loop import Loop
-    from launcher.recovery.recovery import Recovery
+    from launcher.recovery.history import History
 
 Message = dict[str, object]
 
@@ -114,7 +114,7 @@ class Coordinator:
         deliver: Callable[[object], None],
         agree: Callable[[int], Mapping[str, Any]],
         find_reasons: FindReasons,
-        recovery: Callable[[], Recovery],
+        history: Callable[[], History],
         restarts: Restarts | None = None,
         run: str = "",
         service: Service = NO_SERVICE,
@@ -132,7 +132,7 @@ class Coordinator:
             agree: Returns the values of an attempt that must be the same on all nodes; may raise `OSError` or
                 `LauncherError`.
             find_reasons: Probes the hosts of missing nodes, and later passes on what it found for each rank.
-            recovery: Returns the record of attempts.
+            history: Returns the record of attempts.
             restarts: What the user allows after a failure; None for no restarts.
             run: Name of this run.
             service: What is different if the other nodes serve us.
@@ -158,7 +158,7 @@ class Coordinator:
         self._run = run
         state = controller.begin(job, own.session, now, own.host, own.described)
         self.members = members = Members(shape, own, state)
-        self._attempts = Attempts(members, recovery, self.say)
+        self._attempts = Attempts(members, history, self.say)
         self._missing = Missing(members, find_reasons, acceptor, service.name_host)
         self._admission = Admission(
             members, self.feed, acceptor.turned_away, self._attempts.say, service.find_rank
@@ -368,7 +368,7 @@ class Coordinator:
         self.hear(0, message)
 
     def report_killed(self) -> None:
-        """Tell nobody that this launcher was killed: the other nodes notice the end of their connections."""
+        """Do nothing: the other nodes notice that their connections have ended."""
 
     def hear(self, index: int, message: object) -> None:
         """Handle a message of a node, which may be node 0 itself."""

@@ -7,8 +7,8 @@ import os
 from launcher.agent.agent import Agent, find_programs, widen_cpus
 from launcher.agent.runtime import NodePlace
 from launcher.channel.acceptor import PENDING_MAX
-from launcher.channel.keys import make_key, name_job, read_token
-from launcher.channel.listener import open_listener
+from launcher.channel.connection import open_listener
+from launcher.channel.frames import make_key, name_job, read_token
 from launcher.cluster.agreed import adopt, choose, read_seats, remember_last
 from launcher.cluster.client import CoordinatorClient
 from launcher.cluster.coordinator import Coordinator
@@ -187,7 +187,7 @@ def make_coordinator(
         node.deliver,
         lambda attempt: choose(plan, node.runtime.run_id, node.agreed, replan, node.runtime.say),
         lambda ranks, take: look_for(ranks, take, shape, port, node.runtime.group.helpers),
-        lambda: node.parts.outcomes.recovery,
+        lambda: node.parts.outcomes.history,
         rule if rule.most else None,
         node.runtime.run_id,
     )

@@ -15,8 +15,8 @@ import select
 import socket
 import time
 
+from launcher.channel.connection import read_peer
 from launcher.channel.lines import Lines, pack
-from launcher.channel.listener import read_peer
 from launcher.control import NAME
 from launcher.control.received import number
 from launcher.core.errors import make_error
@@ -172,32 +172,34 @@ def _identify(paths: Sequence[str]) -> tuple[list[Launcher], int]:
     deadline = time.monotonic() + FIND_S
     answered, silent = dict[str, tuple[object, Launcher]](), 0
     for first in range(0, len(paths), ASKED_AT_ONCE):
-        poll, asked = select.poll(), dict[int, _Question]()
+        poll, asked = select.poll(), dict[int, tuple[str, _Question]]()
         for path in paths[first : first + ASKED_AT_ONCE]:
-            try:
-                question = _Question(path)
+            try:  # never wait for a launcher that accepts nothing
+                question = _Question(path, {"ask": "who"}, IDENTITY_LIMIT_BYTES, within_s=0.0)
             except (FileNotFoundError, ConnectionRefusedError):
                 continue  # of another container that shares our network; of a killed launcher
             except OSError:
                 silent += 1
                 continue
-            asked[question.fd] = question
-            poll.register(question.fd, select.POLLIN)
+            asked[question.socket.fileno()] = path, question
+            poll.register(question.socket, select.POLLIN)
         while asked and (left_s := deadline - time.monotonic()) > 0:
             for fd, _ in poll.poll(left_s * 1000):
+                path, question = asked[fd]
                 try:
-                    launcher = asked[fd].hear()
-                except (OSError, ValueError):
-                    silent += 1
-                else:
-                    if launcher is None:
+                    answers = question.hear()
+                    if answers is None:
                         continue
-                    answered[launcher.path] = asked[fd].peer or launcher.path, launcher
+                    launcher = Launcher(path, answers[-1], question.owner)
+                    answered[path] = question.pid or path, launcher
+                except (OSError, ValueError, IndexError):
+                    silent += 1
                 poll.unregister(fd)
-                asked.pop(fd).close()
+                asked.pop(fd)
+                question.socket.close()
         silent += len(asked)
-        for question in asked.values():
-            question.close()
+        for _, question in asked.values():
+            question.socket.close()
     found = dict[object, Launcher]()
     for path in filter(answered.__contains__, paths):
         found.setdefault(*answered[path])
@@ -205,52 +207,49 @@ def _identify(paths: Sequence[str]) -> tuple[list[Launcher], int]:
 
 
 class _Question:
-    """A request to a launcher to identify itself, which never blocks.
+    """A question to a launcher, and what has arrived of the answers.
 
     Attributes:
-        fd: The descriptor of the connection.
-        peer: PID of the process that listens; 0 if it is in a PID namespace that we do not see.
+        socket: The connection.
+        pid: PID of the process that listens; 0 if it is in a PID namespace that we do not see.
+        owner: User ID of that process.
+        limit_bytes: Limit of all answers together.
     """
 
-    def __init__(self, path: str) -> None:
-        self._path, self._lines = path, Lines(IDENTITY_LIMIT_BYTES)
-        self._who: Message | None = None
-        self._size = 0
-        self._socket = socket.socket(socket.AF_UNIX)
+    def __init__(self, path: str, question: Message, limit_bytes: int, within_s: float) -> None:
+        """Connect and ask.
+
+        Raises:
+            OSError: There is no launcher, we may not ask it, or it does not accept us in time.
+        """
+        self._lines, self._answers, self.limit_bytes = Lines(limit_bytes), list[Message](), limit_bytes
+        self.socket = socket.socket(socket.AF_UNIX)
         try:
-            self._socket.settimeout(0)  # never wait for a launcher that accepts nothing
-            self._socket.connect(path)
-            self.peer, self._owner = read_peer(self._socket)
-            if os.geteuid() not in (0, self._owner) and self._owner:
+            self.socket.settimeout(within_s)
+            self.socket.connect(path)
+            self.pid, self.owner = read_peer(self.socket)
+            if os.geteuid() not in (0, self.owner) and self.owner:
                 raise PermissionError(f"{path} is another user's")
-            self._socket.sendall(pack({"ask": "who"}))
+            self.socket.sendall(pack(question))
         except OSError:
-            self._socket.close()
+            self.socket.close()
             raise
-        self.fd = self._socket.fileno()
 
-    def close(self) -> None:
-        """Close the connection."""
-        self._socket.close()
-
-    def hear(self) -> Launcher | None:
-        """Read what has arrived of the answer; return the launcher once the answer is complete.
+    def hear(self) -> list[Message] | None:
+        """Read once; return the answers if they are complete.
 
         Raises:
             OSError: The connection failed.
             ValueError: The connection was closed too early, or the answer is not a launcher's.
         """
-        data = self._socket.recv(1 << 16)
-        self._size += len(data)
-        if not data or self._size > IDENTITY_LIMIT_BYTES:
+        data = self.socket.recv(1 << 16)
+        self.limit_bytes -= len(data)
+        if not data or self.limit_bytes < 0:
             raise Garbled("it closed the connection" if not data else "the answer is too long")
         for message in self._lines.feed(data):
-            if message.get("over") is not True:
-                self._who = message
-            elif self._who is None:
-                raise Garbled("no answer")
-            else:
-                return Launcher(self._path, self._who, self._owner)
+            if message.get("over") is True:
+                return self._answers
+            self._answers.append(message)
         return None
 
 
@@ -303,31 +302,21 @@ def ask(path: str, what: str, limit_s: float = 0.0, **more: object) -> list[Mess
         ValueError: The connection was closed too early, or the answer is not a launcher's.
         MemoryError: The answer of another user's launcher is too large.
     """
-    lines, answers, size = Lines(LINE_LIMIT_BYTES), list[Message](), 0
     deadline = time.monotonic() + ANSWER_S[what]
-    with socket.socket(socket.AF_UNIX) as connected:
-        connected.settimeout(CONNECT_S)
-        connected.connect(path)
-        is_trusted = read_peer(connected)[1] in (0, os.geteuid())
-        if not is_trusted and os.geteuid():
-            raise PermissionError(f"{path} is another user's")
-        limit = ANSWER_LIMIT_BYTES if is_trusted else OTHERS_LIMIT_BYTES
-        if not is_trusted:
+    question = _Question(path, {"ask": what, "limit_s": limit_s, **more}, LINE_LIMIT_BYTES, CONNECT_S)
+    with question.socket:
+        question.limit_bytes = ANSWER_LIMIT_BYTES
+        if question.owner not in (0, os.geteuid()):
+            question.limit_bytes = OTHERS_LIMIT_BYTES
             limit_memory(OTHERS_MEMORY_BYTES)
-        connected.sendall(pack({"ask": what, "limit_s": limit_s, **more}))
-        while True:
+        answers = None
+        while answers is None:
             left = deadline - time.monotonic()
             if left <= 0:
                 raise TimeoutError
-            connected.settimeout(min(left, SILENT_S + limit_s))
-            data = connected.recv(1 << 16)
-            size += len(data)
-            if not data or size > limit:
-                raise Garbled("it closed the connection" if not data else "the answer is too long")
-            for message in lines.feed(data):
-                if message.get("over") is True:
-                    return answers
-                answers.append(message)
+            question.socket.settimeout(min(left, SILENT_S + limit_s))
+            answers = question.hear()
+    return answers
 
 
 def ask_launcher(launcher: Launcher, what: str, limit_s: float = 0.0, **more: object) -> list[Message]:

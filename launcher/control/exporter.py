@@ -19,6 +19,7 @@ from prometheus_client.registry import Collector
 
 from launcher.control.client import ask
 from launcher.control.received import mappings, number, rows_of, words
+from launcher.core.blocks import read_rows
 from launcher.core.budget import find_busiest, network_of
 
 TYPE_CHECKING = False
@@ -32,30 +33,8 @@ REQUESTS_MAX = 8
 REQUEST_S = 5.0
 """Seconds after which a client that has not sent its whole request is dropped."""
 HEAD_BYTES = 1 << 14
-# Name of the metric, its description, its field in an answer. A name that ends with _total is a counter.
-OF_LAUNCHER = (
-    ("launcher_elapsed_seconds", "Seconds since the launcher started", "elapsed_s"),
-    ("launcher_restarts_total", "Restarts of the processes", "attempt"),
-    ("launcher_last_progress_seconds", "Seconds since the progress file changed", "progress_s"),
-)
+METRICS = read_rows("control/metrics.txt")
 FAILED = "launcher_failed_attempts_total"
-OF_NODES = (
-    ("launcher_nodes", "Nodes of the job", "count"),
-    ("launcher_nodes_heard", "Connected nodes, as far as this node knows", "heard"),
-    ("launcher_nodes_lost", "Nodes that are lost", "lost"),
-)
-OF_RANKS = (
-    ("launcher_rank_running", "Whether a rank runs", "running"),
-    ("launcher_rank_cpu_seconds_total", "CPU time of a rank and its children", "cpu_s"),
-    ("launcher_rank_memory_bytes", "Resident memory of a rank and its children", "memory_bytes"),
-    ("launcher_rank_processes", "Processes of a rank, itself and its children", "process_count"),
-    ("launcher_rank_last_output_seconds", "Seconds since the last output of a rank", "silence_s"),
-)
-OF_GPUS = (
-    ("launcher_gpu_busy_ratio", "How much of the time a kernel ran on a GPU", "busy_ratio"),
-    ("launcher_gpu_memory_used_bytes", "Memory of a GPU in use by any process", "used_bytes"),
-    ("launcher_gpu_memory_bytes", "Memory that a GPU has", "total_bytes"),
-)
 
 
 class NodeCollector(Collector):
@@ -93,24 +72,24 @@ def make_metrics(answer: Mapping[str, object]) -> Iterator[Metric]:
         busy_percent = number(gpu, "busy_percent")
         busy = {} if busy_percent is None else {"busy_ratio": busy_percent / 100}
         gpus.append({**gpu, **busy, "gpu": gpu.get("index")})
-    yield from _read(OF_LAUNCHER, [answer])
+    yield from _read("launcher", [answer])
     failed = CounterMetricFamily(FAILED, "Failed attempts of the job by cause", labels=("cause",))
     causes = answer.get("failed")
     for cause, count in causes.items() if isinstance(causes, dict) else ():
         failed.add_metric([cause], count)
     yield failed
-    yield from _read(OF_RANKS, ranks, ("rank", "local_rank"))
-    yield from _read(OF_GPUS, gpus, ("gpu",))
-    yield from _read(OF_NODES, [nodes] if isinstance(nodes, dict) else [])
+    yield from _read("rank", ranks, ("rank", "local_rank"))
+    yield from _read("gpu", gpus, ("gpu",))
+    yield from _read("node", [nodes] if isinstance(nodes, dict) else [])
 
 
 def _read(
-    table: Iterable[tuple[str, str, str]],
+    of: str,
     rows: Iterable[Mapping[str, object]],
     labels: tuple[str, ...] = (),
 ) -> Iterator[Metric]:
-    """Yield the metrics of a table, each with one sample per row that has its field."""
-    for name, text, field in table:
+    """Yield the metrics of the ranks, the GPUs, ..., each with one sample per row that has its field."""
+    for _, name, field, text in (row for row in METRICS if row[0] == of):
         kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
         metric = kind(name, text, labels=labels)
         for row in rows:

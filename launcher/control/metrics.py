@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from launcher.agent.runtime import Runtime
-    from launcher.core.supervision import Supervision
 
 PROCESS_NAME = "launcher-metric"
 """Name in ps; the kernel keeps 15 characters."""
@@ -32,40 +31,6 @@ OPEN_S = 60.0
 ENDED = "the metrics process was killed: metrics are no longer served"
 
 
-class Exporter:
-    """Metrics server in its own process; its first line says where it listens, or why it can't."""
-
-    def __init__(self, watch: Supervision, path: str) -> None:
-        """Prepare the server.
-
-        Args:
-            watch: The supervision of the plan, with the port and the network of the metrics.
-            path: Path of the launcher's socket.
-        """
-        self._watch, self._path = watch, path
-        self._listener: socket.socket | None = None
-
-    def open(self) -> Iterator[str]:
-        """Listen, and yield the address; if that fails, yield the reason, because the job must go on."""
-        port = self._watch.metrics_port
-        address = find_address(self._watch.metrics_towards, Host())
-        place = f"http://{f'[{address}]' if ':' in address else address}:{port}/metrics"
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        try:
-            self._listener = socket.create_server((address, port), family=family, backlog=WAITING_MAX)
-        except OSError as error:
-            yield refuse(place, error)
-        else:
-            yield f"metrics of this node: {place}"
-
-    def serve(self) -> None:
-        """Serve until we are killed."""
-        if self._listener is not None:
-            from launcher.control.exporter import serve
-
-            serve(self._listener, self._path)
-
-
 def start_exporter(runtime: Runtime, path: str) -> None:
     """Start the process that serves the metrics of this node's part of a job.
 
@@ -73,8 +38,27 @@ def start_exporter(runtime: Runtime, path: str) -> None:
         runtime: Values and tools of the launcher.
         path: Path of the launcher's socket.
     """
-    exporter = Exporter(runtime.watch, path)
-    said: list[str] = []
+    watch, said = runtime.watch, list[str]()
+    listener: socket.socket | None = None
+
+    def listen() -> Iterator[str]:
+        """Listen, and yield the address; if that fails, yield the reason, because the job must go on."""
+        nonlocal listener
+        port, address = watch.metrics_port, find_address(watch.metrics_towards, Host())
+        place = f"http://{f'[{address}]' if ':' in address else address}:{port}/metrics"
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        try:
+            listener = socket.create_server((address, port), family=family, backlog=WAITING_MAX)
+        except OSError as error:
+            yield refuse(place, error)
+        else:
+            yield f"metrics of this node: {place}"
+
+    def serve_forever() -> None:
+        if listener is not None:
+            from launcher.control.exporter import serve
+
+            serve(listener, path)
 
     def hear(lines: Sequence[str]) -> None:
         said.extend(lines)
@@ -87,10 +71,10 @@ def start_exporter(runtime: Runtime, path: str) -> None:
 
     try:
         runtime.group.helpers.ask(
-            exporter.open, hear, OPEN_S, name=PROCESS_NAME, nice=NICE, then=exporter.serve, on_end=note_end
+            listen, hear, OPEN_S, name=PROCESS_NAME, nice=NICE, then=serve_forever, on_end=note_end
         )
     except OSError as error:
-        runtime.say(refuse(f"port {runtime.watch.metrics_port}", error), "no-metrics")
+        runtime.say(refuse(f"port {watch.metrics_port}", error), "no-metrics")
 
 
 def refuse(place: str, error: OSError) -> str:

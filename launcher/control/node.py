@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from functools import cache
 
 from launcher.core.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND
 from launcher.core.redact import quote, quote_command
@@ -44,14 +45,10 @@ TIMED_OUT = 124
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
-class Gauges:
-    """Gauges that are expensive to open and are kept from one question to the next."""
-
-    def __init__(self, visible: str | None) -> None:
-        self.gpus, self.memory = Gpus(visible), MemoryGauge(Host())
-
-
-_gauges: list[Gauges] = []
+@cache
+def open_gauges(visible: str | None) -> tuple[Gpus, MemoryGauge]:
+    """Return the gauges, which are expensive to open and are kept from one question to the next."""
+    return Gpus(visible), MemoryGauge(Host())
 
 
 def identify(runtime: Runtime) -> Message:
@@ -83,9 +80,8 @@ def read_node(
     """
     values = dict(numbers)
     now, table = time.monotonic(), read_table()
-    if not _gauges:
-        _gauges.append(Gauges(runtime.environ.get(VISIBLE)))
-    gpus, memory = _gauges[0].gpus.read(now), _gauges[0].memory.read()
+    of_gpus, of_memory = open_gauges(runtime.environ.get(VISIBLE))
+    gpus, memory = of_gpus.read(now), of_memory.read()
     ranks = [
         {**rank, **_read_pace(rank["rank"], paces, values)}
         for process in runtime.group.processes
@@ -117,16 +113,13 @@ def read_node(
 
 def _read_pace(rank: object, paces: Mapping[int, RankPace], values: Mapping[int, float]) -> Message:
     """Return what is known about the pace of a rank: the parts of its time, and its last number."""
-    if not isinstance(rank, int):
-        return {}
-    shares = vars(paces[rank]).items() if rank in paces else ()
-    parts = {
-        name: round(share, 3) for name, share in shares if share >= LEAST_SHARE
-    }  # status may have 128,000 ranks
-    return {
-        **({"pace": parts} if rank in paces else {}),
-        **({"value": values[rank]} if rank in values else {}),
-    }
+    found: Message = {}
+    if isinstance(rank, int) and rank in paces:
+        shares = vars(paces[rank]).items()  # status may have 128,000 ranks: short numbers, and no zeros
+        found["pace"] = {name: round(share, 3) for name, share in shares if share >= LEAST_SHARE}
+    if isinstance(rank, int) and rank in values:
+        found["value"] = values[rank]
+    return found
 
 
 def limit_ranks(answer: Message) -> Message:
@@ -179,41 +172,35 @@ def _describe(
     runtime: Runtime, process: Process, table: Processes, now: float, gpu_count: int
 ) -> list[Message]:
     """Return the status of a process that we have started, and of an agent's workers, which are the ranks."""
-    child = process.child
+    child, ours = process.child, runtime.environ.get(VISIBLE)
+    wrote_s = runtime.output.wrote_s(runtime.group.processes.index(process))
     own: Message = {
         "name": child.name,
         "rank": None if child.called else child.rank,
         "local_rank": None if child.called else child.local_rank,
         "pid": process.pid,
         "state": "running" if process.code is None else process.end,
-        "silence_s": None,
+        "silence_s": None if wrote_s is None else round(now - wrote_s, 1),
     }
-    wrote_s = runtime.output.wrote_s(runtime.group.processes.index(process))
-    if wrote_s is not None:
-        own["silence_s"] = round(now - wrote_s, 1)
     if process.code is not None:
         return [own]
-    ours = runtime.environ.get(VISIBLE)
-    if child.called and not child.companion:
-        workers = find_workers(process.pid, table)
-        return [{**own, **_use(table.family(process.pid, but=[worker.pid for worker in workers]))}] + [
-            {
-                "name": f"rank {worker.rank}",
-                "rank": worker.rank,
-                "local_rank": worker.local_rank,
-                "pid": worker.pid,
-                "state": "running",
-                "silence_s": None,
-                **_use(table.family(worker.pid)),
-                "gpus": _name_gpus(
-                    worker.visible, runtime.environ.get(VISIBLE), worker.local_rank, gpu_count
-                ),
-            }
-            for worker in workers
-        ]
-    names = child.environ.get(VISIBLE)
-    gpus = _name_gpus(names, ours, child.local_rank, gpu_count)
-    return [{**own, **_use(table.family(process.pid)), "gpus": [] if child.companion else gpus}]
+    if not child.called or child.companion:
+        gpus = _name_gpus(child.environ.get(VISIBLE), ours, child.local_rank, gpu_count)
+        return [{**own, **_use(table.family(process.pid)), "gpus": [] if child.companion else gpus}]
+    workers = find_workers(process.pid, table)
+    return [{**own, **_use(table.family(process.pid, but=[worker.pid for worker in workers]))}] + [
+        {
+            "name": f"rank {worker.rank}",
+            "rank": worker.rank,
+            "local_rank": worker.local_rank,
+            "pid": worker.pid,
+            "state": "running",
+            "silence_s": None,
+            **_use(table.family(worker.pid)),
+            "gpus": _name_gpus(worker.visible, ours, worker.local_rank, gpu_count),
+        }
+        for worker in workers
+    ]
 
 
 def _use(family: FamilyUse) -> Message:

@@ -14,12 +14,11 @@ import time
 
 from launcher.agent.collector import ask_progress, list_running
 from launcher.channel import lines
-from launcher.channel.connection import Connection
-from launcher.channel.keys import TOKEN_VARIABLE
-from launcher.channel.listener import Listener, read_peer
+from launcher.channel.connection import Connection, Listener, read_peer
+from launcher.channel.frames import TOKEN_VARIABLE
 from launcher.cluster.questions import EXEC, concerns
 from launcher.control import QUESTION_LIMIT_BYTES
-from launcher.control.node import OUTPUT_LIMIT_BYTES, identify, pack_run, pack_stacks, read_node
+from launcher.control.node import OUTPUT_LIMIT_BYTES, identify, pack_run, pack_stacks
 from launcher.core.wire import Garbled, message, parse
 from launcher.hang.ask import Inquiry
 from launcher.process.program import end_family
@@ -28,34 +27,18 @@ from launcher.process.watchdog import MARK, mark_of
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from typing import Protocol
 
     from launcher.agent.coordination import Coordination
     from launcher.agent.runtime import Runtime
     from launcher.core.wire import Line, NodeRank, Raw, Seconds
-    from launcher.observers.pace import RankPace
     from launcher.observers.stragglers import Numbers
 
     Message = dict[str, object]
     Take = Callable[[Message], None]
 
-    class JobChannel(Protocol):
-        """Channel to all nodes of the job."""
 
-        @property
-        def due(self) -> float | None:
-            """When `fire` has something to do (monotonic seconds)."""
-
-        def ask(self, what: str, more: Mapping[str, object], take: Take) -> int:
-            """Ask all nodes; return the number of the question."""
-
-        def drop(self, question: int) -> None:
-            """Stop waiting for the answers."""
-
-        def fire(self, now: float) -> None:
-            """Do what is due."""
-
-
+OVER: Message = {"over": True}
+"""The last line of an answer."""
 QUESTIONS = ("who", "node", "status", "stacks", EXEC)
 CLIENTS_MAX = 16
 ASK_S = 5.0
@@ -95,25 +78,19 @@ class Question:
     nodes: tuple[NodeRank, ...] = ()
 
 
-class Asking:
+class Asking(lines.Lines):
     """Framing by lines; a line that is no JSON object is an unknown question, and gets an error as answer."""
 
     def __init__(self) -> None:
-        self._lines = lines.Lines(QUESTION_LIMIT_BYTES)
-
-    def frame(self, encoded: bytes) -> bytes:
-        """Return an encoded message as one line."""
-        return self._lines.frame(encoded)
+        super().__init__(QUESTION_LIMIT_BYTES)
 
     def feed(self, data: bytes) -> Iterator[Message]:
         """Yield the questions that are complete now."""
-        return map(self._parse, self._lines.cut(data))
-
-    def _parse(self, line: bytes) -> Message:
-        try:
-            return lines.parse(line)
-        except Garbled:
-            return {}
+        for line in self.cut(data):
+            try:
+                yield lines.parse(line)
+            except Garbled:
+                yield {}
 
 
 class Client:
@@ -151,12 +128,10 @@ class Responder:
         self,
         runtime: Runtime,
         coordination: Coordination,
-        describe: Callable[[], Message],
-        read_paces: Callable[[], Mapping[int, RankPace]],
+        read: Callable[[Numbers], Message],
     ) -> None:
         """Begin without a client; see `launcher.control.server.StatusServer`."""
-        self._runtime, self._coordination, self._describe = runtime, coordination, describe
-        self._read_paces = read_paces
+        self._runtime, self._coordination, self._read = runtime, coordination, read
         self._channel = coordination.find_questions()
         self._clients: list[Client] = []
         self._listener: Listener | None = None
@@ -201,25 +176,22 @@ class Responder:
             more = {name: value for name, value in vars(question).items() if name != "ask"}
             self.ask(question.ask, more, client)
         else:
-            self._give(client, {"error": f"expected one of {', '.join(QUESTIONS)}"})
-            self._give(client, {"over": True})
+            self._give(client, {"error": f"expected one of {', '.join(QUESTIONS)}"}, OVER)
 
     def ask(self, what: str, more: Mapping[str, object], client: Client) -> None:
         """Answer a question: from this node alone, or from all nodes of the job."""
         if what == "who":
-            self._give(client, identify(self._runtime))
-            self._give(client, {"over": True})
+            self._give(client, identify(self._runtime), OVER)
         elif what == "node" or self._channel is None:
             rank = self._runtime.place.node_rank or 0
-
-            def take(answer: Message) -> None:
-                self._give(client, {"node": rank, "answer": answer})
-                self._give(client, {"over": True})
-
-            if concerns(more.get("nodes"), rank):
-                self.answer("status" if what == "node" else what, more, take)
-            else:
-                self._give(client, {"over": True})
+            if not concerns(more.get("nodes"), rank):
+                self._give(client, OVER)
+                return
+            self.answer(
+                "status" if what == "node" else what,
+                more,
+                lambda answer: self._give(client, {"node": rank, "answer": answer}, OVER),
+            )
         else:
             client.question = self._channel.ask(what, more, lambda said: self._give(client, said))
 
@@ -251,10 +223,7 @@ class Responder:
                 self._inquiry.want_native()
 
     def _give_facts(self, numbers: Numbers, take: Take) -> None:
-        self._facts = (
-            time.monotonic(),
-            read_node(self._runtime, self._describe(), self._read_paces(), numbers),
-        )
+        self._facts = (time.monotonic(), self._read(numbers))
         take(self._facts[1])
 
     def _run(self, more: Mapping[str, object], take: Take) -> None:
@@ -301,13 +270,14 @@ class Responder:
 
     # --- sending
 
-    def _give(self, client: Client, said: Message) -> None:
-        if client.is_answered:
-            return
-        client.is_answered = "over" in said
-        client.connection.send(said)
-        if client.is_answered:
-            client.connection.finish()
+    def _give(self, client: Client, *messages: Message) -> None:
+        for said in messages:
+            if client.is_answered:
+                return
+            client.is_answered = "over" in said
+            client.connection.send(said)
+            if client.is_answered:
+                client.connection.finish()
 
     def _drop(self, client: Client) -> None:
         """Forget a client that has left or has its whole answer."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from launcher.agent.coordination import Coordination
     from launcher.agent.runtime import Runtime
     from launcher.control.responder import Responder
-    from launcher.observers.pace import RankPace
+    from launcher.observers.stragglers import Numbers
 
     Message = dict[str, object]
 
@@ -38,20 +38,17 @@ class StatusServer:
         self,
         runtime: Runtime,
         coordination: Coordination,
-        describe: Callable[[], Message],
-        read_paces: Callable[[], Mapping[int, RankPace]],
+        read: Callable[[Numbers], Message],
     ) -> None:
         """Prepare the server; `open` makes the socket.
 
         Args:
             runtime: Values and tools of the launcher.
             coordination: The rest of the job.
-            describe: Returns the state of this node, the nodes of the job, and the timings.
-            read_paces: Returns what each rank of this node does with its time.
+            read: Returns the status of this node, given the last number of each rank (``--slow-below``).
         """
         self.path: str | None = None
-        self._runtime, self._coordination, self._describe = runtime, coordination, describe
-        self._read_paces = read_paces
+        self._runtime, self._coordination, self._read = runtime, coordination, read
         self._listener: _socket.socket | None = None
         self._responder: Responder | None = None
 
@@ -99,7 +96,7 @@ class StatusServer:
         if self._responder is None:
             from launcher.control.responder import Responder
 
-            self._responder = Responder(self._runtime, self._coordination, self._describe, self._read_paces)
+            self._responder = Responder(self._runtime, self._coordination, self._read)
         return self._responder
 
     def answer(self, what: str, more: Mapping[str, object], take: Callable[[Message], None]) -> None:

@@ -7,13 +7,14 @@ reach a terminal.
 from __future__ import annotations
 
 import json
+from math import inf
 
 from launcher.control.received import TEXT_LENGTH, Message, mappings, number, rows_of, words
 from launcher.control.stragglers import find_stragglers
 from launcher.core.frozen import frozen
 from launcher.core.redact import printable
 from launcher.output.progress import clock, duration, gib
-from launcher.output.tables import BOLD, DIM, RED, REVERSE, YELLOW, cut, lay_out, measure, paint
+from launcher.output.tables import BOLD, DIM, RED, REVERSE, YELLOW, align, cut, lay_out, measure, paint
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -52,16 +53,18 @@ class View:
 
 
 @frozen
-class Order:
-    """How the rows of a table are sorted and scrolled.
+class ScreenState:
+    """What the user's keys have set.
 
     Attributes:
         by: A column of `SORTS`: nodes ascending, states other than "running" first, numbers descending.
         skip: Number of rows above the first one that is shown.
+        has_quit: Whether the user has quit.
     """
 
     by: str = "node"
     skip: int = 0
+    has_quit: bool = False
 
 
 @frozen
@@ -97,29 +100,23 @@ def make_view(answers: Sequence[Message]) -> View:
 
 def with_cpu(before: View | None, after: View) -> View:
     """Return a view with ``cpu_percent`` of its ranks: percent of one CPU since an earlier view."""
-    known = {} if before is None else {(node, pid): pair for node, pid, pair in _cpu_times(before)}
+    earlier = {
+        (node, number(rank, "pid")): (number(rank, "cpu_s"), number(answer, "at_s"))
+        for node, answer in (before.nodes if before is not None else ())
+        for rank in rows_of(answer)
+    }
     nodes = []
     for node, answer in after.nodes:
         ranks = []
         for rank in rows_of(answer):
-            was = known.get((node, number(rank, "pid")))
+            was_s, then_s = earlier.get((node, number(rank, "pid")), (None, None))
             now_s, at_s = number(rank, "cpu_s"), number(answer, "at_s")
-            if was is not None and now_s is not None and at_s is not None and at_s > was[1]:
-                rank = {**rank, "cpu_percent": round(max(0.0, 100 * (now_s - was[0]) / (at_s - was[1])), 1)}
+            if not (was_s is None or then_s is None or now_s is None or at_s is None or at_s <= then_s):
+                share = (now_s - was_s) / (at_s - then_s)
+                rank = {**rank, "cpu_percent": round(max(0.0, 100 * share), 1)}
             ranks.append(rank)
         nodes.append((node, {**answer, "ranks": ranks}))
     return View(tuple(nodes), after.silent, after.note)
-
-
-def _cpu_times(view: View) -> list[tuple[int, float | None, tuple[float, float]]]:
-    found: list[tuple[int, float | None, tuple[float, float]]] = []
-    for node, answer in view.nodes:
-        at_s = number(answer, "at_s")
-        for rank in rows_of(answer):
-            cpu_s, pid = number(rank, "cpu_s"), number(rank, "pid")
-            if cpu_s is not None and at_s is not None:
-                found.append((node, pid, (cpu_s, at_s)))
-    return found
 
 
 def render_json(view: View) -> str:
@@ -178,13 +175,9 @@ def _name_spares(nodes: object) -> list[str]:
     if not spares or not isinstance(nodes, dict):
         return []
     told = nodes.get("spare_hosts")
-    hosts = (
-        [printable(host)[:TEXT_LENGTH] for host in told if isinstance(host, str)]
-        if isinstance(told, list)
-        else []
-    )
-    more = ["..."] if len(hosts) < spares else []
-    return [f"{spares:g} spare node{'s' if spares > 1 else ''} ({', '.join([*hosts, *more])})"]
+    known = [host for host in (told if isinstance(told, list) else []) if isinstance(host, str)]
+    hosts = [printable(host)[:TEXT_LENGTH] for host in known] + ["..."] * (len(known) < spares)
+    return [f"{spares:g} spare node{'s' if spares > 1 else ''} ({', '.join(hosts)})"]
 
 
 def _place(rank: int, answer: Message) -> str:
@@ -198,7 +191,7 @@ def make_rows(view: View, by: str = "node") -> list[tuple[str, ...]]:
 
     Args:
         view: The job.
-        by: The column to sort by; see `Order`.
+        by: The column to sort by; see `ScreenState`.
     """
     found: list[tuple[tuple[str, ...], Mapping[str, float | None]]] = []
     for node, answer in view.nodes:
@@ -215,12 +208,8 @@ def make_rows(view: View, by: str = "node") -> list[tuple[str, ...]]:
     if by == "state":
         found.sort(key=lambda row: row[0][STATE] == "running")
     elif by != "node":
-        found.sort(key=lambda row: _or_least(row[1].get(by)), reverse=True)
+        found.sort(key=lambda row: -inf if (value := row[1].get(by)) is None else value, reverse=True)
     return [cells for cells, _ in found]
-
-
-def _or_least(value: float | None) -> float:
-    return float("-inf") if value is None else value
 
 
 def _row(
@@ -277,56 +266,44 @@ def name_slow(view: View) -> list[str]:
 
 def render_text(view: View) -> str:
     """Return a view as plain lines."""
-    lines = [headline(view), *render_columns(HEAD, make_rows(view)), *name_slow(view), *make_events(view)]
+    lines = [headline(view), *align([HEAD, *make_rows(view)], RIGHT), *name_slow(view), *make_events(view)]
     return "".join(f"{line}\n" for line in [*lines, *([view.note] if view.note else [])])
 
 
-def render_columns(head: Sequence[str], rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Return lines of aligned columns."""
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    return [
-        "  ".join(
-            cell.rjust(width) if title in RIGHT else cell.ljust(width)
-            for title, cell, width in zip(head, row, widths, strict=True)
-        ).rstrip()
-        for row in (tuple(head), *rows)
-    ]
-
-
-def render_screen(view: View, paper: Paper, order: Order | None = None) -> ShownTable:
+def render_screen(view: View, paper: Paper, screen: ScreenState | None = None) -> ShownTable:
     """Return a view for a terminal.
 
     Args:
         view: The job.
         paper: The terminal.
-        order: The user's order, if the table fills the screen and keys change it: then it has one line for
-            each row, as many as there is room for, and a line that lists the keys.
+        screen: What the keys have set, if the table fills the screen: then it has one line for each row, as
+            many as there is room for, and a line that lists the keys.
     """
-    by, skip = (order.by, order.skip) if order is not None else ("node", 0)
+    by, skip = (screen.by, screen.skip) if screen is not None else ("node", 0)
     rows, events = make_rows(view, by), make_events(view)
     tail = [*name_slow(view), *events, *([view.note] if view.note else [])]
     around = FRAME_LINES + len(tail) + SCREEN_LINES
-    page = len(rows) if order is None else max(1, paper.height - around)
+    page = len(rows) if screen is None else max(1, paper.height - around)
     shown = rows[skip : skip + page]
     table = lay_out(
         *(paper, HEAD, shown),
-        folds=() if order is not None else ("state",),
+        folds=() if screen is not None else ("state",),
         right=RIGHT,
-        marked=by if order is not None else "",
+        marked=by if screen is not None else "",
         styles=[() if row[STATE] == "running" else (BOLD, RED) for row in shown],
     )
     left = f"rows {skip + 1} to {skip + len(shown)} of {len(rows)}" if len(shown) < len(rows) else ""
     bad = sum(row[STATE] != "running" for row in rows) - sum(row[STATE] != "running" for row in shown)
     left += f", {bad} not running among the others" if left and bad else ""
     lines = [paint(paper, headline(view), BOLD)]
-    if order is not None:  # two lines, however long the command is
+    if screen is not None:  # two lines, however long the command is
         lines = [
             paint(paper, cut(summarize(view), paper.width), BOLD),
             paint(paper, cut(command_of(view), paper.width), DIM),
         ]
     lines += ["", *table, "", *([paint(paper, left, YELLOW)] if left else [])]
     lines += [paint(paper, cut(line, paper.width), DIM) for line in tail]
-    lines += [] if order is None else ["", _render_keys(paper)]
+    lines += [] if screen is None else ["", _render_keys(paper)]
     return ShownTable(tuple(lines), len(rows), page)
 
 

@@ -8,8 +8,8 @@ import sys
 import time
 from contextlib import contextmanager
 
-from launcher.control.table import SORTS, Order, render_screen
-from launcher.core.frozen import frozen, replace
+from launcher.control.table import SORTS, ScreenState, render_screen
+from launcher.core.frozen import replace
 from launcher.output.tables import find_paper
 
 TYPE_CHECKING = False
@@ -30,30 +30,16 @@ RESIZE_S = 0.25
 """Seconds between two checks of the terminal's size."""
 
 
-@frozen
-class ScreenState:
-    """State of the screen, as the user's keys have set it.
-
-    Attributes:
-        order: The order of the rows, and the number of rows scrolled past.
-        has_quit: Whether the user has quit.
-    """
-
-    order: Order = Order()
-    has_quit: bool = False
-
-
 def press(screen: ScreenState, key: str, rows: int, page: int) -> ScreenState:
     """Return the screen after a key, for a table of ``rows`` rows of which ``page`` fit on the screen."""
-    order, last = screen.order, max(0, rows - page)
     if key in QUIT:
         return replace(screen, has_quit=True)
     if key in SORTS:
-        return replace(screen, order=Order(SORTS[key]))
-    skip = order.skip
-    skip += STEPS.get(key, 0) + PAGES.get(key, 0) * page
+        return ScreenState(SORTS[key])
+    last = max(0, rows - page)
+    skip = screen.skip + STEPS.get(key, 0) + PAGES.get(key, 0) * page
     skip = {FIRST: 0, "g": 0, LAST: last, "G": last}.get(key, skip)
-    return replace(screen, order=replace(order, skip=min(max(0, skip), last)))
+    return replace(screen, skip=min(max(0, skip), last))
 
 
 def split_keys(text: str) -> list[str]:
@@ -87,7 +73,7 @@ def watch(
         due = time.monotonic() + every_s
         while not screen.has_quit:
             paper = find_paper(os.environ)
-            shown = render_screen(view, paper, screen.order)
+            shown = render_screen(view, paper, screen)
             show(shown.lines[: paper.height])
             keys: list[str] = []
             while not keys and find_paper(os.environ) == paper and time.monotonic() < due:

@@ -2,9 +2,9 @@
 
 ::
 
-    head     launcher run: runs mpirun for each attempt (start, head). It is node 0 of the channel (lead,
-             nodes); the ranks' reports become events of `launcher.job.controller`, and a verdict (reports);
-             it starts and stops attempts (ending)
+    head     launcher run: runs mpirun for each attempt (start, head). It is node 0 of the channel (lead);
+             the ranks' reports become events of `launcher.job.controller` (reports); it stops the ranks of
+             all nodes (ranks)
     serve    the launcher of another node, until the head reports how the job ended (serve)
     local    the ranks of a node, in the launcher of the head and of each serving node (local, directory,
              leftovers)

@@ -8,13 +8,15 @@ import socket
 from errno import EADDRINUSE
 
 from launcher.core import files
-from launcher.core.errors import Problem, make_problem
+from launcher.core.errors import make_error
 from launcher.core.redact import quote
 from launcher.core.wire import Garbled
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from launcher.core.errors import LauncherError
 
 SOCKET = "ranks"
 FOLDERS = ("/dev/shm", "/tmp", "/var/tmp")  # noqa: S108 - mode 700, and the owner is checked
@@ -76,7 +78,9 @@ def make_folder(job: str) -> str:
     ):
         found = find_socket(job)
         if found is not None:
-            remove_dead(found)
+            if is_dead(found):
+                with contextlib.suppress(OSError):
+                    files.remove_file(found)
             return os.path.dirname(found)
         try:
             os.close(files.make_folder(path, files.PRIVATE_FOLDER, new=True))
@@ -85,13 +89,6 @@ def make_folder(job: str) -> str:
         else:
             return path
     raise refused
-
-
-def remove_dead(path: str) -> None:
-    """Remove a socket that nothing listens on."""
-    if is_dead(path):
-        with contextlib.suppress(OSError):
-            files.remove_file(path)
 
 
 def is_dead(path: str) -> bool:
@@ -104,14 +101,22 @@ def is_dead(path: str) -> bool:
     return False
 
 
-def remove_folder(path: str) -> None:
-    """Remove the directory of a socket, with the socket and what killed ranks have left there."""
-    files.remove_tree(os.path.dirname(path))
+def has_launcher(job: str) -> bool:
+    """Whether a launcher of this job listens on this node."""
+    path = find_socket(job)
+    return path is not None and not is_dead(path)
 
 
-def cannot_have_ranks(error: OSError) -> Problem:
-    """Return the problem that ranks cannot find the launcher of this node."""
+def remove_folder(job: str) -> None:
+    """Remove the directory of a job, with the socket and what killed ranks have left there."""
+    path = find_socket(job)
+    if path is not None:
+        files.remove_tree(os.path.dirname(path))
+
+
+def cannot_have_ranks(error: OSError) -> LauncherError:
+    """Return the error that ranks cannot find the launcher of this node."""
     if error.errno == EADDRINUSE:
-        return make_problem("second-launcher", node=os.uname().nodename)
+        return make_error("second-launcher", node=os.uname().nodename)
     path, reason = error.filename or ", ".join(FOLDERS), error.strerror or error
-    return make_problem("no-rank-folder", path=path, reason=reason)
+    return make_error("no-rank-folder", path=path, reason=reason)

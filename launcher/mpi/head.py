@@ -12,6 +12,7 @@ import stat
 import time
 
 from launcher.cluster import messages
+from launcher.cluster.outcome import read_failure, read_verdict
 from launcher.core.errors import EXIT_NOT_READY
 from launcher.core.frozen import replace
 from launcher.core.redact import printable, redact
@@ -19,9 +20,10 @@ from launcher.core.signal import signal
 from launcher.failure.arbiter import FOLLOW_LOSS, PREEMPTED, STARTER, Event, find_first_event
 from launcher.job import commands, events
 from launcher.job.state import Phase
-from launcher.mpi.ending import KILL_WAIT_S, SETTLE_S, RanksTarget
 from launcher.mpi.lead import Lead
-from launcher.mpi.reports import Reports, explains, judge
+from launcher.mpi.protocol import FROM_NODE
+from launcher.mpi.ranks import KILL_WAIT_S, SETTLE_S, RanksTarget
+from launcher.mpi.reports import Reports, explains
 from launcher.preemption.events import DUE
 from launcher.process.descendants import find_children
 from launcher.process.signals import ending_of, name_signal
@@ -35,7 +37,6 @@ if TYPE_CHECKING:
     from launcher.agent.runtime import Runtime
     from launcher.failure.model import Verdict
     from launcher.failure.reason import Reason
-    from launcher.mpi.nodes import MpiNode
     from launcher.process.spawn import Child
 
 MPI_GRACE_S = 4.0
@@ -66,8 +67,12 @@ class Head(Lead):
     def attach(self, runtime: Runtime) -> RanksTarget:
         """Create the parts, and return the ranks of all nodes as the target of signals."""
         super().attach(runtime)
+        self.channel.subscribers |= dict.fromkeys(FROM_NODE, self._on_report)
         grace_s = runtime.watch.grace_s
-        self.ending = RanksTarget(self.nodes, self.job.world_size, grace_s, runtime.say, self._end_mpirun)
+        self._world_size = self.job.shape.world_size or 0
+        self.ending = RanksTarget(
+            self.nodes, self._world_size, grace_s, runtime.say, self.channel.broadcast, self._end_mpirun
+        )
         self._expect_ranks()
         return self.ending
 
@@ -84,7 +89,7 @@ class Head(Lead):
         What mpirun leaves behind becomes our child. While ranks run on this node, that is for others to end:
         the ranks have their grace, and the end of the job is the end of the rest.
         """
-        left = find_children(os.getpid()) if self.nodes.all[0].running else ()
+        left = find_children(os.getpid()) if self.nodes[0].running else ()
         return tuple(pid for pid in left if pid not in self.runtime.group.running)
 
     def begin(self) -> None:
@@ -93,20 +98,18 @@ class Head(Lead):
         self.ending.begin_attempt()
         super().begin()
         self._expect_ranks()
-        self.runtime.loop.timers += [self.ending, self.reports.counting]
+        self.runtime.loop.timers += [self.ending, self.reports]
 
     def _expect_ranks(self) -> None:
-        self.reports = Reports(self.nodes.all, self.job.per_node, self.ending, self._fail, self._note_signal)
+        per_node = self._world_size // len(self.nodes)
+        self.reports = Reports(self.nodes, per_node, self.ending, self._fail, self._note_signal)
 
     # --- to the controller
 
-    def on_message(self, node: MpiNode, message: object) -> None:
+    def _on_report(self, index: int, message: object) -> None:
         """Handle a message about ranks of a node."""
-        self.reports.take(node, message)
-
-    def on_told(self, number: int) -> None:
-        """Report that this launcher was told to stop."""
-        self.nodes.channel.feed(events.Received(0, number, name_signal(number)))
+        if self.channel.state.phase in (Phase.RUNNING, Phase.STOPPING):
+            self.reports.take(self.nodes[index], message)
 
     def on_reason(self, reason: Reason) -> None:
         """Report that this launcher ends the job for a reason of its own."""
@@ -119,15 +122,13 @@ class Head(Lead):
 
     def _fail_here(self, kind: str, status: int, what: str, left_ms: int | None = None) -> None:
         """Report an event of this node that is not the end of a rank."""
-        from launcher.cluster.outcome import read_failure
-
         event = Event(0, kind, time.monotonic_ns(), status, what=printable(redact(what)))
-        failed = events.Failed(0, event, self.nodes.attempt, left_ms)
-        self.nodes.channel.feed(read_failure(0, self.nodes.all[0].name_in_full, failed))
+        failed = events.Failed(0, event, self.attempt, left_ms)
+        self.channel.feed(read_failure(0, self.nodes[0].name_in_full, failed))
 
     def _fail(self, event: Event) -> None:
         """Report what ends the attempt; a rank that was asked to end stops the others, too."""
-        self.nodes.channel.feed(events.Failed(event.node, event, self.nodes.attempt))
+        self.channel.feed(events.Failed(event.node, event, self.attempt))
         if event.asked:
             self._stop_ranks(event.what)
 
@@ -178,12 +179,12 @@ class Head(Lead):
             return False
         self._report(again.over)
         self.runtime.say(again.why, "restart")
-        while self.nodes.channel.state.phase is Phase.BETWEEN:
+        while self.channel.state.phase is Phase.BETWEEN:
             self.runtime.loop.turn()
             self.runtime.loop.guard(self.runtime.group.collect)
-        if self.nodes.channel.state.phase is Phase.OVER:
+        if self.channel.state.phase is Phase.OVER:
             return False
-        self.runtime.attempt = self.nodes.attempt
+        self.runtime.attempt = self.attempt
         return True
 
     def _await_reports(self) -> None:
@@ -195,22 +196,22 @@ class Head(Lead):
             self.runtime.say(f"mpirun has ended; stopping {ending.describe()}", "stopping")
             ending.stop(signal.SIGTERM)
         wait_for(lambda: ending.has_ended, grace_s + 2 * KILL_WAIT_S)
-        if mpirun.status and not self.nodes.failures:
-            wait_for(lambda: bool(self.nodes.failures), EXPLAIN_S)
-        first = find_first_event(self.nodes.failures, {})
+        if mpirun.status and not self.failures:
+            wait_for(lambda: bool(self.failures), EXPLAIN_S)
+        first = find_first_event(self.failures, {})
         if first is not None and first.kind in FOLLOW_LOSS:
-            wait_for(lambda: find_first_event(self.nodes.failures, {}) is not first, SETTLE_S / 2)
+            wait_for(lambda: find_first_event(self.failures, {}) is not first, SETTLE_S / 2)
         if self.runtime.forwarder.told is None:
-            self.reports.counting.check_all(succeeded=not self.nodes.failures and not mpirun.status)
+            self.reports.check_all(succeeded=not self.failures and not mpirun.status)
 
     def _end_attempt(self) -> None:
         """Report that the ranks of all nodes have ended."""
         runtime, told = self.runtime, self.runtime.forwarder.told
         mpirun = runtime.group.processes[0]
-        first = find_first_event(self.nodes.failures, {})
+        first = find_first_event(self.failures, {})
         status, record = 0, self.reports.find_verdict(first)
         if first is None and told is not None:
-            status = 0 if len(self.reports.ends) >= self.job.world_size else 128 + told
+            status = 0 if len(self.reports.ends) >= self._world_size else 128 + told
         elif first is None or self._mpirun_explains(first):  # its own messages say why
             outcome = self.parts.outcomes.find()
             status, record = outcome.status, outcome.verdict
@@ -221,10 +222,10 @@ class Head(Lead):
                 self._fail(first := event)
         status = status if first is None else first.status
         progressed = self.parts.observers.progressed
-        for node in self.nodes.all:
+        for node in self.nodes:
             verdict = record if first is not None and node.index == first.node else None
-            ended = events.Exited(node.index, status, self.nodes.attempt, verdict, progressed)
-            self.nodes.channel.feed(ended)
+            ended = events.Exited(node.index, status, self.attempt, verdict, progressed)
+            self.channel.feed(ended)
 
     def _mpirun_explains(self, event: Event) -> bool:
         """Whether the end of mpirun explains the event: it was killed before, or has killed the ranks."""
@@ -240,19 +241,23 @@ class Head(Lead):
         return self.parts.outcomes.exit_status(over.status, self._judge(over))
 
     def _judge(self, over: messages.Over) -> Verdict | None:
-        """Return the verdict on the whole job."""
-        runtime = self.runtime
+        """Return the verdict on the whole job; None if there is none."""
         found: list[Verdict | None] = []
-        told = name_signal(runtime.forwarder.told) if runtime.forwarder.told is not None else None
-        runtime.loop.guard(
-            lambda: found.append(
-                judge(
-                    over, self.reports.ends, self.job.shape, attempt=self.nodes.attempt, told=told,
-                    started_ns=runtime.started_ns, started_mono_ns=runtime.started_mono_ns,
-                )
-            )
-        )  # fmt: skip
+        self.runtime.loop.guard(lambda: found.append(self._find_verdict(over)))
         return found[0] if found else None
+
+    def _find_verdict(self, over: messages.Over) -> Verdict | None:
+        """Return the verdict on the whole job, with the ends of all ranks; None if nothing has failed."""
+        runtime, number = self.runtime, self.runtime.forwarder.told
+        verdict = read_verdict(over, None, self.job.shape, runtime.started_ns, self.attempt)
+        first = None if over.first is None else over.first.event
+        if verdict is None or first is None or first.kind == STARTER:
+            return verdict
+        told = None if number is None else name_signal(number)
+        return replace(
+            verdict, started_ns=runtime.started_ns, ended_ns=runtime.at_ns(first.at_ns),
+            node_rank=first.node, others=self.reports.describe_others(first, told), told=told,
+        )  # fmt: skip
 
     def _report(self, over: messages.Over) -> None:
         """Report once what failed first."""
@@ -266,7 +271,7 @@ class Head(Lead):
         over = self.over
         assert isinstance(over, messages.Over)  # noqa: S101 - no other attempt follows
         if over.status:
-            self.nodes.close()
+            self.close()
         self._report(over)
         if over.why:
             self.runtime.say(over.why, "no-restart")

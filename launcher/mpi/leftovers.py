@@ -10,7 +10,7 @@ import time
 
 from launcher.engines.mpirun import WRAPPER
 from launcher.machine.process import PROC, list_pids, read_file, read_name
-from launcher.mpi.folder import find_socket, is_dead, remove_folder
+from launcher.mpi.folder import has_launcher, remove_folder
 from launcher.process.descendants import find_parent
 from launcher.process.signals import send
 from launcher.process.watchdog import find_marked, is_watchdog
@@ -152,19 +152,13 @@ def end_job(job: str, grace_s: float) -> None:
     while ranks := find_wrappers(job):
         for pid in ranks:
             daemons.add(find_daemon(pid))
-        if time.monotonic() >= until or _has_launcher(job):
+        if time.monotonic() >= until or has_launcher(job):
             break
         _wait(LOOK_FOR_RANKS_S)
-    if not _has_launcher(job):
+    if not has_launcher(job):
         Sweep(job, daemons, 0.0).run()
-        path = find_socket(job)
-        if path is not None and is_dead(path):
-            remove_folder(path)
-
-
-def _has_launcher(job: str) -> bool:
-    path = find_socket(job)
-    return path is not None and not is_dead(path)
+        if not has_launcher(job):
+            remove_folder(job)
 
 
 def find_wrappers(job: str) -> list[int]:

@@ -12,32 +12,20 @@ import signal
 import socket
 import time
 
-from launcher.channel.connection import Connection
+from launcher.channel.connection import Connection, Listener, read_peer
 from launcher.channel.lines import WELCOME_LIMIT_BYTES, Lines
-from launcher.channel.listener import Listener, read_peer
 from launcher.core.frozen import replace
 from launcher.core.wire import pack, unpack
-from launcher.mpi.folder import SOCKET, make_folder, remove_folder
+from launcher.mpi import protocol
+from launcher.mpi.folder import SOCKET, cannot_have_ranks, make_folder, remove_folder
 from launcher.mpi.leftovers import LINGER_S, Daemons, Sweep, find_daemon, stop_daemon
-from launcher.mpi.protocol import (
-    FROM_RANK,
-    Abandoned,
-    Attached,
-    Briefing,
-    Gone,
-    Orphaned,
-    PassOn,
-    RankEnded,
-    Release,
-    Started,
-    Variable,
-)
 from launcher.process.descendants import descends_from, is_alive
+from launcher.process.loop import Later
 from launcher.process.signals import send
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from launcher.process.loop import Loop
 
@@ -77,17 +65,18 @@ class LocalRanks:
         self._loop, self._report = loop, report
         self._ranks: list[Rank] = []
         self._variables: dict[str, str | None] = {}
-        self._briefing: Briefing | None = None
+        self._briefing: protocol.Briefing | None = None
         self._signalled: int | None = None
         """The signal by which the attempt began to end; None before."""
         self._released = self._is_ending = False
         self._stopped: set[int | None] = set()
         """PIDs of the daemons that we have stopped."""
-        self._grace_until: float | None = None
-        """End of the ranks' grace, once the head is gone (monotonic seconds); None before."""
+        self._grace: Later | None = None
+        """The end of the ranks' grace, once the head is gone; None before."""
         self._daemons = Daemons(loop, self._on_daemon_lost)
         self._listener: Listener | None = None
-        self._folder = ""
+        self._job = ""
+        """Name of the job whose ranks find us."""
         self._sweep: Sweep | None = None
 
     # --- the head
@@ -96,16 +85,16 @@ class LocalRanks:
         """Handle a message from the head.
 
         Raises:
-            OSError: See `listen`.
+            LauncherError: See `listen`.
         """
         match message:
-            case Variable():
+            case protocol.Variable():
                 self._variables[message.name] = message.value
-            case Briefing():
+            case protocol.Briefing():
                 self._begin(message)
-            case PassOn():
+            case protocol.PassOn():
                 self._signal(message.number, begins_end=message.ends)
-            case Release():
+            case protocol.Release():
                 self._released = True
                 self._tell_ranks(message)
                 self._let_daemons_go()
@@ -114,25 +103,25 @@ class LocalRanks:
         """Listen for the ranks of a job.
 
         Raises:
-            OSError: There is no place for the socket, or another launcher of this job runs here.
+            LauncherError: There is no place for the socket, or another launcher of this job runs here.
         """
         if self._listener is None:
             server = socket.socket(socket.AF_UNIX)
             try:
-                self._folder = make_folder(job)
-                server.bind(os.path.join(self._folder, SOCKET))
-            except OSError:
+                self._job, folder = job, make_folder(job)
+                server.bind(os.path.join(folder, SOCKET))
+            except OSError as error:
                 server.close()
-                raise
+                raise cannot_have_ranks(error) from error
             server.listen(512)
             self._listener = Listener(server, self._loop, self._take)
 
-    def _begin(self, briefing: Briefing) -> None:
+    def _begin(self, briefing: protocol.Briefing) -> None:
         self.listen(briefing.job)
         self._forget()
         self._briefing, self._variables = replace(briefing, variables=self._variables), {}
-        self._released, self._signalled, self._sweep, self._grace_until = False, None, None, None
-        self.is_over = self._is_ending = False
+        self._signalled = self._sweep = self._grace = None
+        self.is_over = self._is_ending = self._released = False
 
     def _forget(self) -> None:
         """Forget the ranks of the last attempt, which are all gone."""
@@ -144,19 +133,19 @@ class LocalRanks:
     def clear(self, job: str, linger_s: float, then: Callable[[], None]) -> None:
         """End what the last attempt left here, after a time to end by itself."""
 
-        def is_clear() -> None:
+        def on_clear() -> None:
             self._sweep = None
             self._forget()
             then()
 
-        self._sweep = Sweep(job, self._daemons, linger_s, is_clear)
+        self._sweep = Sweep(job, self._daemons, linger_s, on_clear)
 
     def lose_head(self) -> None:
         """End the job here, because the head is gone: the ranks may save their state within the grace."""
-        if self._grace_until is None and not self.is_over:
-            self._grace_until = time.monotonic() + (self._briefing or Briefing()).grace_s
+        if self._grace is None and self._briefing is not None and not self.is_over:
+            self._grace = Later(time.monotonic() + self._briefing.grace_s, lambda: self.end(0.0))
             self._released = True
-            self._tell_ranks(Release())
+            self._tell_ranks(protocol.Release())
             self._signal(signal.SIGTERM, begins_end=True)
 
     def _signal(self, number: int, *, begins_end: bool) -> None:
@@ -193,14 +182,14 @@ class LocalRanks:
         for rank in ours:
             rank.connection.read()  # it may have reported its end before
         if any(not rank.ended and is_alive(rank.pid) for rank in ours):
-            self._report(Orphaned(daemon))
+            self._report(protocol.Orphaned(daemon))
 
     def _keep_daemon(self, rank: Rank) -> None:
         """Stop the process with which the ranks would abort, because MPI begins to end one of them.
 
         `_let_daemons_go` continues it when all ranks have ended.
         """
-        if self._grace_until is not None or not self._released:
+        if self._grace is not None or not self._released:
             self._stopped.add(stop_daemon(rank.pid))
 
     def _let_daemons_go(self) -> None:
@@ -214,7 +203,7 @@ class LocalRanks:
 
     def _lose_rank(self, rank: Rank) -> None:
         self._ranks.remove(rank)
-        self._report(Gone(rank.pid))
+        self._report(protocol.Gone(rank.pid))
 
     def _on_rank(self, rank: Rank, packed: Mapping[str, object]) -> None:
         """Handle a message from a rank.
@@ -222,57 +211,55 @@ class LocalRanks:
         Raises:
             Garbled: The message is invalid.
         """
-        match message := unpack(packed, FROM_RANK):
-            case Attached() if self._briefing is not None:
+        match message := unpack(packed, protocol.FROM_RANK):
+            case protocol.Attached() if self._briefing is not None:
                 rank.send(self._briefing)
-            case Started() if not rank.started:
+            case protocol.Started() if not rank.started:
                 rank.started = True
                 self._report(replace(message, pid=rank.pid))
                 if self._signalled is not None:
                     send(rank.pid, self._signalled)  # the job began to end while this rank started
-            case Abandoned() if rank.started and not rank.ended:
+            case protocol.Abandoned() if rank.started and not rank.ended:
                 self._keep_daemon(rank)
                 self._report(replace(message, pid=rank.pid))
-            case RankEnded() if not rank.ended:
+            case protocol.RankEnded() if not rank.ended:
                 rank.ended = True
                 self._report(replace(message, pid=rank.pid))
                 if self._released:
-                    rank.send(Release())
+                    rank.send(protocol.Release())
 
     # --- the end, and time
 
     def end(self, linger_s: float = LINGER_S) -> None:
         """End what the job has left on this node; then `is_over` is true."""
         if self._briefing is not None and not (self.is_over or self._is_ending):
-            self._is_ending, self._grace_until = True, None
-            self._sweep = Sweep(self._briefing.job, self._daemons, linger_s, self._on_end)
+            self._is_ending, self._grace = True, None
+            self.clear(self._briefing.job, linger_s, self._on_end)
 
     def _on_end(self) -> None:
-        self.is_over, self._sweep = True, None
+        self.is_over = True
         self.close()
+
+    def _list_timers(self) -> Iterator[tuple[float, Listener | Later | Sweep]]:
+        """Yield what acts at a time, with that time."""
+        for timer in (self._listener, self._grace, self._sweep):
+            if timer is not None and timer.due is not None:
+                yield (timer.due if self._ranks or timer is not self._grace else 0.0), timer
 
     @property
     def due(self) -> float | None:
         """When to call `fire`."""
-        listener = None if self._listener is None else self._listener.due
-        sweep = None if self._sweep is None else self._sweep.due
-        dues = [due for due in (listener, sweep, self._grace_until) if due is not None]
-        if self._grace_until is not None and not self._ranks:
-            return 0.0
-        return min(dues, default=None)
+        return min((due for due, _ in self._list_timers()), default=None)
 
     def fire(self, now: float) -> None:
-        """Do what is due."""
-        if self._listener is not None:
-            self._listener.fire(now)
-        if self._grace_until is not None and (not self._ranks or now >= self._grace_until):
-            self.end(0.0)
-        if self._sweep is not None and self._sweep.due is not None and now >= self._sweep.due:
-            self._sweep.fire(now)
+        """Do what is due; the grace is over when no rank is left."""
+        for due, timer in self._list_timers():
+            if now >= due:
+                timer.fire(now)
 
     def close(self) -> None:
         """Stop listening, and remove the directory."""
         if self._listener is not None:
             self._listener.close()
             self._listener = None
-            remove_folder(os.path.join(self._folder, SOCKET))
+            remove_folder(self._job)

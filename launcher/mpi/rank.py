@@ -25,11 +25,11 @@ import socket
 import struct
 import time
 
-from launcher.agent.agent import Agent
+from launcher.agent.agent import Agent, widen_cpus
 from launcher.agent.coordination import Coordination
 from launcher.agent.runtime import NodePlace
 from launcher.channel import lines as wire
-from launcher.core.errors import LauncherError, make_error
+from launcher.core.errors import LauncherError, make_error, print_problems
 from launcher.core.frozen import replace
 from launcher.core.log import say
 from launcher.core.mpi import HYDRA, OPEN_MPI
@@ -47,7 +47,7 @@ from launcher.process.spawn import cannot_start
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from launcher.agent.runtime import Runtime
     from launcher.core.model import Plan
@@ -73,42 +73,52 @@ PLACE = {
 ANSWER_TIMEOUT_S = 30.0
 
 
-class RankChannel:
-    """The connection to the launcher of this node.
+class RankCoordination:
+    """Coordination of a rank with the launcher of its node, which holds the wrapper until it is released.
 
     Attributes:
         job: Name of the job.
-        placeholder: Descriptor that reaches end of file when the placeholder ends.
-        released: Whether we may exit, because all ranks have ended or the head or the launcher is gone.
-        is_lost: Whether the launcher is gone.
-        path: Path of its socket.
+        place: Our place according to mpirun.
+        path: Path of the launcher's socket.
+        on_signal: Handles a signal; set before the agent runs.
     """
 
-    def __init__(self, job: str, placeholder: int) -> None:
+    on_signal: Callable[[int, bool], None]
+    _runtime: Runtime
+    _briefing: Briefing | None = None
+    _verdict: Verdict | None = None
+    _is_released = False
+    """Whether we may exit, because all ranks have ended or the head or the launcher is gone."""
+    _is_lost = False
+    """Whether the launcher is gone."""
+    _holds = False
+    """Whether we only wait for other ranks."""
+
+    def __init__(self, job: str, place: Started, placeholder: int) -> None:
         """Connect to the launcher.
 
         Args:
             job: Name of the job.
+            place: Our place according to mpirun.
             placeholder: Descriptor from `launcher.mpi.placeholder.leave_placeholder`.
 
         Raises:
             NotReady: The job has no launcher on this node, where mpirun was not to start a rank.
         """
-        self.job, self.placeholder = job, placeholder
-        self.released = self.is_lost = False
+        self.job, self.place, self._placeholder = job, place, placeholder
         self._lines = wire.Lines(wire.WELCOME_LIMIT_BYTES)
         self.path = path = find_socket(job) or ""
-        self.socket = socket.socket(socket.AF_UNIX)
+        self._socket = socket.socket(socket.AF_UNIX)
         limit = struct.pack("ll", int(ANSWER_TIMEOUT_S), 0)  # also limits connect, unix(7)
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
         try:
             if not path:
                 raise FileNotFoundError
-            self.socket.connect(path)
+            self._socket.connect(path)
         except OSError as error:
             raise make_error("no-session", node=os.uname().nodename, job=quote(job, 64)) from error
 
-    def attach(self) -> Briefing:
+    def join(self) -> Briefing:
         """Report to the launcher, and return its answer: the facts about this node and the job.
 
         Raises:
@@ -116,46 +126,12 @@ class RankChannel:
             SystemExit: We were told to end.
         """
         self.send(Attached())
-        deadline = time.monotonic() + ANSWER_TIMEOUT_S
-        try:
-            while self._wait(deadline) and (data := self.socket.recv(wire.READ_BYTES)):
-                for message in self._read(data):
-                    if isinstance(message, Briefing):
-                        return message
-        except (OSError, Garbled):
-            pass
-        raise make_error("session-silent", node=os.uname().nodename)
+        self._wait(lambda: self._briefing is not None, ANSWER_TIMEOUT_S)
+        if self._briefing is None:
+            raise make_error("session-silent", node=os.uname().nodename)
+        return self._briefing
 
-    def _read(self, data: bytes) -> Iterator[object]:
-        return (unpack(packed, TO_RANK) for packed in self._lines.feed(data))
-
-    def send(self, message: object) -> None:
-        """Send the launcher a message; if that fails it is gone, and we need not wait for it."""
-        try:
-            self.socket.sendall(wire.pack(pack(message)))
-        except OSError:
-            self.released = self.is_lost = True
-
-    def _wait(self, deadline: float) -> bool:
-        """Wait until the launcher has sent something or is gone; return False at the deadline.
-
-        Raises:
-            SystemExit: We were told to end.
-        """
-        signals = open_signal_file(ENDING)  # these signals are blocked
-        try:
-            poll = select.poll()
-            for fd in (signals, self.placeholder, self.socket.fileno()):
-                poll.register(fd, select.POLLIN)
-            ready = {fd for fd, _ in poll.poll(max(0.0, deadline - time.monotonic()) * 1000)}
-            if ready & {signals, self.placeholder}:
-                told = [number for number, _, _ in read_signals(signals)]
-                raise SystemExit(128 + next(iter(told), signal.SIGTERM))
-            return bool(ready)
-        finally:
-            os.close(signals)
-
-    def refuse(self, error: LauncherError, place: Started, wait_s: float) -> None:
+    def refuse(self, error: LauncherError, wait_s: float) -> None:
         """Report that our process cannot be started, and wait: the head may know the cause better.
 
         Return when we are released, when the launcher is gone, or after ``wait_s``.
@@ -163,42 +139,55 @@ class RankChannel:
         Raises:
             SystemExit: We were told to end.
         """
-        status = error.exit_status
+        place, status = self.place, error.exit_status
         self.send(RankEnded(place.rank, place.local_rank, status, status, why=str(error)))
-        deadline = time.monotonic() + wait_s
-        while not self.released and self._wait(deadline) and self.hear():
-            pass
+        self._wait(lambda: self._is_released, wait_s)
 
-    def hear(self) -> bool:
+    def send(self, message: object) -> None:
+        """Send the launcher a message; if that fails it is gone, and we need not wait for it."""
+        try:
+            self._socket.sendall(wire.pack(pack(message)))
+        except OSError:
+            self._is_released = self._is_lost = True
+
+    def _wait(self, is_over: Callable[[], bool], limit_s: float) -> None:
+        """Read the launcher's messages until a condition holds, it is gone, or the time is up.
+
+        Raises:
+            SystemExit: We were told to end.
+        """
+        deadline = time.monotonic() + limit_s
+        signals = open_signal_file(ENDING)  # these signals are blocked
+        try:
+            poll = select.poll()
+            for fd in (signals, self._placeholder, self._socket.fileno()):
+                poll.register(fd, select.POLLIN)
+            while not is_over():
+                ready = {fd for fd, _ in poll.poll(max(0.0, deadline - time.monotonic()) * 1000)}
+                if ready & {signals, self._placeholder}:
+                    told = [number for number, _, _ in read_signals(signals)]
+                    raise SystemExit(128 + next(iter(told), signal.SIGTERM))
+                if not (ready and self._hear()):
+                    return
+        finally:
+            os.close(signals)
+
+    def _hear(self) -> bool:
         """Read the launcher's messages; return False if it is gone or sends an invalid one."""
         try:
-            data = self.socket.recv(wire.READ_BYTES)
-            for message in self._read(data):
-                self.released = self.released or isinstance(message, Release)
+            data = self._socket.recv(wire.READ_BYTES)
+            for packed in self._lines.feed(data):
+                match unpack(packed, TO_RANK):
+                    case Release():
+                        self._is_released = True
+                    case Briefing() as briefing:
+                        self._briefing = briefing
         except (OSError, Garbled):
             data = b""
-        self.is_lost = self.is_lost or not data
+        self._is_lost = self._is_lost or not data
         return bool(data)
 
-
-class RankCoordination:
-    """Coordination of a rank with the launcher of its node, which holds the wrapper until it is released."""
-
-    on_signal: Callable[[int, bool], None]
-    """Handles a signal; set before the agent runs."""
-    _runtime: Runtime
-
-    def __init__(self, channel: RankChannel, place: Started, grace_s: float) -> None:
-        """Create the coordination.
-
-        Args:
-            channel: The connection to the launcher.
-            place: Our place according to mpirun.
-            grace_s: The grace that the head gives all ranks, in seconds.
-        """
-        self._channel, self._place, self._grace_s = channel, place, grace_s
-        self._verdict: Verdict | None = None
-        self._holds = False
+    # --- with the agent
 
     def coordinate(self) -> Coordination:
         """Return what the agent asks and reports.
@@ -207,7 +196,7 @@ class RankCoordination:
         killed, the kernel kills our process, and the launcher kills what that has started.
         """
         return Coordination(
-            self._attach, self._gather, speaks=False, guards=False, name_run=lambda own: self._channel.job,
+            self._attach, self._gather, speaks=False, guards=False, name_run=lambda own: self.job,
             begin=self._begin, takes_signal=self._takes_signal, takes_verdict=self._takes_verdict,
             finish=self._finish,
         )  # fmt: skip
@@ -215,8 +204,8 @@ class RankCoordination:
     def _attach(self, runtime: Runtime) -> None:
         """Watch the launcher and the placeholder."""
         self._runtime = runtime
-        runtime.loop.add(self._channel.socket.fileno(), self._on_channel)
-        runtime.loop.add(self._channel.placeholder, self._on_abandoned)
+        runtime.loop.add(self._socket.fileno(), self._on_channel)
+        runtime.loop.add(self._placeholder, self._on_abandoned)
 
     def _gather(self) -> bool:
         """Whether the process is to be started: there is nothing to wait for."""
@@ -224,16 +213,17 @@ class RankCoordination:
 
     def _begin(self) -> None:
         """Set our own, longer grace: the launcher ends the process first."""
-        self._runtime.group.stopper.grace_s = self._grace_s + LATE_S
+        assert self._briefing is not None  # noqa: S101 - we have joined
+        self._runtime.group.stopper.grace_s = self._briefing.grace_s + LATE_S
 
     def _on_abandoned(self) -> None:
         """Report that mpirun has ended our placeholder; the head then ends the job, with the grace.
 
         If our launcher is gone, the other ranks must not abort with the process that has started them.
         """
-        self._runtime.loop.remove(self._channel.placeholder)
-        self._channel.send(Abandoned())
-        if self._channel.is_lost and self._runtime.group.running:
+        self._runtime.loop.remove(self._placeholder)
+        self.send(Abandoned())
+        if self._is_lost and self._runtime.group.running:
             from launcher.mpi.leftovers import stop_daemon
 
             stop_daemon(os.getpid())
@@ -246,12 +236,12 @@ class RankCoordination:
 
     def _on_channel(self) -> None:
         """Read from the launcher; if it is gone, end the process, because the job has ended."""
-        channel, runtime = self._channel, self._runtime
-        if not channel.hear():
-            runtime.loop.remove(channel.socket.fileno())
-            if not channel.released and runtime.group.running:
+        runtime = self._runtime
+        if not self._hear():
+            runtime.loop.remove(self._socket.fileno())
+            if not self._is_released and runtime.group.running:
                 runtime.target.stop(signal.SIGTERM)
-            channel.released = True
+            self._is_released = True
 
     def _takes_signal(self, number: int, from_terminal: bool) -> bool:
         """Whether we only wait for other ranks, which the launcher did not know when it sent the signal."""
@@ -272,10 +262,10 @@ class RankCoordination:
             from launcher.core.shorten import fit
 
             verdict = fit(replace(self._verdict, others=()))
-        place = self._place
-        self._channel.send(RankEnded(place.rank, place.local_rank, status, code, asked, verdict=verdict))
+        place = self.place
+        self.send(RankEnded(place.rank, place.local_rank, status, code, asked, verdict=verdict))
         self._holds = True
-        while status and not self._channel.released:
+        while status and not self._is_released:
             runtime.loop.turn()
         return status
 
@@ -293,16 +283,15 @@ def run_rank(job: str, words: Sequence[str], environ: Mapping[str, str], placeho
         LauncherError: The node has no launcher of the job, the environment is contradictory, or the command
             cannot run.
     """
-    channel = RankChannel(job, placeholder)
-    briefing = channel.attach()
-    place = read_place(environ)
-    take_stdin(briefing.stdin if place.rank == 0 else os.devnull)
-    channel.send(place)
+    node = RankCoordination(job, read_place(environ), placeholder)
+    briefing = node.join()
+    take_stdin(briefing.stdin if node.place.rank == 0 else os.devnull)
+    node.send(node.place)
     try:
         change_folder(briefing.cwd)
-        return prepare(words, environ, briefing, channel, place).run()
+        return make_agent(words, environ, briefing, node).run()
     except LauncherError as error:
-        channel.refuse(error, place, briefing.grace_s + LATE_S)
+        node.refuse(error, briefing.grace_s + LATE_S)
         raise
 
 
@@ -347,31 +336,30 @@ def take_stdin(path: str | None) -> None:
     os.close(fd)
 
 
-def prepare(
-    words: Sequence[str],
-    environ: Mapping[str, str],
-    briefing: Briefing,
-    channel: RankChannel,
-    put: Started,
+def make_agent(
+    words: Sequence[str], environ: Mapping[str, str], briefing: Briefing, node: RankCoordination
 ) -> Agent:
     """Make the plan, like any launcher that is started once per process, and return the rank's agent.
 
     Args:
         words: Options of ``launcher run``, then ``--`` and the command.
         environ: The environment from mpirun.
-        briefing: The facts from the launcher.
-        channel: The connection to the launcher.
-        put: Our place according to mpirun.
+        briefing: The facts from the launcher of this node.
+        node: The coordination with it.
 
     Raises:
         LauncherError: The environment is contradictory, or the command cannot run.
     """
-    from launcher.agent.agent import widen_cpus
     from launcher.agent.children import make_children
     from launcher.core.supervision import LogStyle
+    from launcher.planning.settings import CONSUMED
     from launcher.process.execute import find_program
 
-    inherited = apply_briefing(environ, briefing)
+    # The head's variables as they are: Open MPI puts its own directories in front of PATH. Without those for
+    # the launcher of this node: the head has passed on what is for ranks
+    ours = {name: value for name, value in environ.items() if name not in CONSUMED}
+    merged = {**ours, **briefing.variables}
+    inherited = {name: value for name, value in merged.items() if value is not None}
     told = inherited | {
         name: str(value) for key, name in FACTS.items() if (value := getattr(briefing, key)) is not None
     }
@@ -381,18 +369,17 @@ def prepare(
     path = find_program(child.argv[0], child.environ)
     if not briefing.colours:  # Open MPI gives each rank a terminal
         told["NO_COLOR"] = "1"
-    told["TMPDIR"] = os.path.dirname(channel.path)  # the launcher removes what a killed rank leaves
+    told["TMPDIR"] = os.path.dirname(node.path)  # the launcher removes what a killed rank leaves
     if plan.widen_cpus:
         widen_cpus()
     # All ranks of a node write their logs below one directory
-    log_id = channel.job if plan.supervision.log_dir else ""
-    coordination = RankCoordination(channel, put, briefing.grace_s)
+    log_id = node.job if plan.supervision.log_dir else ""
     # The head makes the lines; a variable that it has forwarded to us asks for them, too
     log = LogStyle(rotate_bytes=plan.supervision.log.rotate_bytes)
     # The head maps the job's status: mpirun and the head need the ranks' own. One mpirun is one world
     watch = replace(plan.supervision, log=log, stopped_status=None, fatal_status=None, contact=None)
-    agent = Agent(watch, place, told, coordination.coordinate(), log_id=log_id)
-    coordination.on_signal = agent.on_signal
+    agent = Agent(watch, place, told, node.coordinate(), log_id=log_id)
+    node.on_signal = agent.on_signal
     agent.runtime.attempt = briefing.attempt
     agent.take([child], [path])
     return agent
@@ -439,23 +426,8 @@ def read_place(environ: Mapping[str, str]) -> Started:
     return Started(**place)
 
 
-def apply_briefing(environ: Mapping[str, str], briefing: Briefing) -> dict[str, str]:
-    """Return the environment with the head's variables, byte for byte.
-
-    mpirun passes them on as well, but Open MPI puts its own directories in front of PATH. Variables for the
-    launcher of this node are removed: the head has passed on those that are for ranks.
-    """
-    from launcher.planning.settings import CONSUMED
-
-    ours = {name: value for name, value in environ.items() if name not in CONSUMED}
-    merged = {**ours, **briefing.variables}
-    return {name: value for name, value in merged.items() if value is not None}
-
-
 def main(argv: list[str]) -> int:
     """Run the wrapper; return its status. It prints errors as ``launcher run`` does."""
-    from launcher.core.errors import print_problems
-
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # as in `launcher.cli.entry`
     hold()  # once the launcher knows us, we must forward a signal and not end by it
     try:

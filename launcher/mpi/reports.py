@@ -1,4 +1,4 @@
-"""Turns the nodes' reports about ranks into events of the job, and makes the verdict.
+"""Turns the nodes' reports about ranks into events of the job, and counts the ranks.
 
 The head's clock serves all nodes: an event has the time at which the head received it.
 """
@@ -7,25 +7,21 @@ from __future__ import annotations
 
 import time
 
-from launcher.cluster.outcome import read_verdict
 from launcher.core.errors import EXIT_NOT_READY, EXIT_UNTRUSTED
 from launcher.core.frozen import replace
 from launcher.core.redact import printable
 from launcher.core.signal import signal
-from launcher.failure.arbiter import FOLLOW_LOSS, KILLED, MISPLACED, ORPHANED, RANK, STARTER, Event
+from launcher.failure.arbiter import FOLLOW_LOSS, KILLED, MISPLACED, ORPHANED, RANK, Event
 from launcher.failure.model import Cause, End
 from launcher.failure.verdict import describe_end
 from launcher.mpi.protocol import Abandoned, Gone, Orphaned, RankEnded, Started
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
-    from launcher.cluster.messages import Over
-    from launcher.cluster.settings import Shape
     from launcher.failure.model import Verdict
-    from launcher.mpi.ending import RanksTarget
-    from launcher.mpi.nodes import MpiNode
+    from launcher.mpi.ranks import MpiNode, RanksTarget
 
 RANKS_MAX = 1024
 """Ranks of a node that are counted beyond those that the job has: a faulty mpirun may start all on one."""
@@ -44,11 +40,13 @@ WATCH_FOR_KILLS = "check that node for the kernel's OOM killer (dmesg) and for a
 
 
 class Reports:
-    """The reports of an attempt.
+    """The reports of an attempt, and whether the ranks are those that were requested.
+
+    An mpirun that does not follow the hostfile runs all ranks on one node, and reports success.
 
     Attributes:
         ends: How each rank has ended, and when we heard of it (monotonic nanoseconds); by rank.
-        counting: Checks the ranks that start.
+        due: When `fire` has something to do.
     """
 
     def __init__(
@@ -69,22 +67,26 @@ class Reports:
             on_signalled: Takes a signal that was only forwarded, and of which a rank has died.
         """
         self.ends: dict[int, tuple[RankEnded, int]] = {}
-        self.counting = Counting(nodes, per_node, lambda: ending.begun, fail)
+        self.due: float | None = None
+        self._nodes, self._per_node, self._wanted = nodes, per_node, per_node * len(nodes)
         self._ending, self._fail, self._on_signalled = ending, fail, on_signalled
         self._least: dict[int, tuple[bool, bool]] = {}
         """Whether the failures of a node were all asked for, and all only follow from others; by node."""
-        self._most = per_node * len(nodes) + RANKS_MAX
+        self._sizes: set[int] = set()
+        """The world sizes according to the ranks."""
+        self._is_wrong = self._has_said = False
 
     def take(self, node: MpiNode, message: object) -> None:
         """Take a message from a node."""
         match message:
             case Started() | RankEnded() if (
-                message.pid not in node.started and len(node.started) >= self._most
+                message.pid not in node.started and len(node.started) >= self._wanted + RANKS_MAX
             ):
                 pass  # it names ranks that it cannot have
             case Started() if message.pid not in node.started:
                 node.started[message.pid] = message.rank
-                self.counting.note(message)
+                self._sizes.add(message.size)
+                self._count()
             case RankEnded() if message.pid not in node.ended:
                 self._note_end(node, message)
             case Gone() if node.runs(message.pid):
@@ -96,7 +98,11 @@ class Reports:
                 what = f"mpirun ended rank {node.started[message.pid]} on {node.host}"
                 self._fail(replace(event, what=what))
             case Orphaned():
-                self._fail(make_orphaned(node, message.daemon))
+                daemon = f"mpirun's daemon on {node.name_in_full}, pid {message.daemon}"
+                what = f"{daemon}, has ended before its ranks"
+                cause = Cause(ORPHANED, what, WATCH_FOR_KILLS, retryable=True)
+                at_ns = time.monotonic_ns()
+                self._fail(Event(node.index, ORPHANED, at_ns, EXIT_NOT_READY, what=what, cause=cause))
 
     def _note_end(self, node: MpiNode, end: RankEnded) -> None:
         """Note the end of a rank; a failure ends the attempt."""
@@ -125,45 +131,23 @@ class Reports:
         end = self.ends.get(facts.get("rank", -2))
         return None if end is None else end[0].verdict
 
+    def describe_others(self, first: Event, told: str | None) -> tuple[End, ...]:
+        """Return how all ranks but the one that failed first have ended; see `describe_end` for ``told``."""
+        own = None if first.facts is None else first.facts["rank"]
+        others = (end for rank, end in sorted(self.ends.items()) if rank != own)
+        return tuple(
+            End(
+                end.rank, end.local_rank, end.pid, end.code,
+                printable(describe_end(end.code, end.asked, told, heard=False)), at_ns - first.at_ns,
+            )
+            for end, at_ns in others
+        )  # fmt: skip
 
-def killed(node: MpiNode, pid: int, asked: int | None = None) -> RankEnded:
-    """Return the end of a rank that has not reported one: its wrapper was killed."""
-    return RankEnded(node.started[pid], -1, status=137, code=-signal.SIGKILL, asked=asked, pid=pid)
+    # --- the number of ranks
 
-
-class Counting:
-    """Counts the ranks that start, and ends the job if they are not those that were requested.
-
-    An mpirun that does not follow the hostfile runs all ranks on one node, and reports success.
-
-    Attributes:
-        due: When `fire` has something to do.
-    """
-
-    def __init__(
-        self,
-        nodes: Sequence[MpiNode],
-        per_node: int,
-        is_ending: Callable[[], bool],
-        fail: Callable[[Event], None],
-    ) -> None:
-        """Begin with an attempt.
-
-        Args:
-            nodes: The nodes of the job.
-            per_node: Number of ranks that were requested on each.
-            is_ending: Whether the job ends anyway.
-            fail: Takes the failure.
-        """
-        self.due: float | None = None
-        self._nodes, self._per_node, self._is_ending, self._fail = nodes, per_node, is_ending, fail
-        self._sizes: set[int] = set()
-        self._is_wrong = self._has_said = False
-
-    def note(self, started: Started) -> None:
-        """Count a rank that has started."""
-        self._sizes.add(started.size)
-        count = self._count()
+    def _count(self) -> None:
+        """Look at the ranks that have started."""
+        count = self._ending.started
         too_many = any(len(node.started) > self._per_node for node in self._nodes)
         if (too_many or self._sizes != {self._wanted}) and not self._is_wrong:
             self._is_wrong = True
@@ -173,36 +157,31 @@ class Counting:
         elif count >= self._wanted and not self._is_wrong:
             self.due = None
 
-    @property
-    def _wanted(self) -> int:
-        return self._per_node * len(self._nodes)
-
-    def _count(self) -> int:
-        return sum(len(node.started) for node in self._nodes)
-
     def fire(self, now: float) -> None:
         """End the job if ranks are wrong, or if some are late and the job is not ending anyway."""
         self.due = None
-        if self._is_wrong or not self._is_ending():
-            late = "" if self._is_wrong else f" within {COUNT_S:g} s"
-            self._complain(late)
+        if self._is_wrong or not self._ending.begun:
+            self._complain("" if self._is_wrong else f" within {COUNT_S:g} s")
 
     def check_all(self, *, succeeded: bool) -> None:
         """Check the ranks when the job has ended.
 
         Wrong ranks are then the cause of a failure. If mpirun reports success, ranks may still be missing.
         """
-        count = self._count()
-        if not self._has_said and (self._is_wrong or (succeeded and count != self._wanted)):
-            self._complain("")
+        are_wrong = self._is_wrong or (succeeded and self._ending.started != self._wanted)
+        if are_wrong and not self._has_said:
+            self._complain()
 
-    def _complain(self, late: str) -> None:
+    def _complain(self, late: str = "") -> None:
+        """End the job, because mpirun has not started the requested ranks."""
         what = (
             f"{self._wanted} ranks were requested on {len(self._nodes)} nodes, {self._per_node} on each; "
             f"{describe_places(self._nodes)}{late}"
         )
-        self._has_said = True
-        self._fail(make_misplaced(what))
+        fix = "check mpirun's host options (launcher plan) and its configuration files"
+        cause = Cause(MISPLACED, what, fix, retryable=False)
+        at_ns, self._has_said = time.monotonic_ns(), True
+        self._fail(Event(0, MISPLACED, at_ns, EXIT_UNTRUSTED, what=what, cause=cause, called="mpirun"))
 
 
 def describe_places(nodes: Sequence[MpiNode]) -> str:
@@ -215,7 +194,9 @@ def describe_places(nodes: Sequence[MpiNode]) -> str:
     return f"{total} started" + (f" ({places})" if places else "")
 
 
-# --- events
+def killed(node: MpiNode, pid: int, asked: int | None = None) -> RankEnded:
+    """Return the end of a rank that has not reported one: its wrapper was killed."""
+    return RankEnded(node.started[pid], -1, status=137, code=-signal.SIGKILL, asked=asked, pid=pid)
 
 
 def make_rank_event(node: MpiNode, end: RankEnded) -> Event:
@@ -247,20 +228,6 @@ def find_cause(why: str) -> Cause:
     return Cause(KILLED, "its launcher ended without a report, as after SIGKILL", WATCH_FOR_KILLS)
 
 
-def make_orphaned(node: MpiNode, daemon: int) -> Event:
-    """Return the event that mpirun's daemon on a node has ended before the ranks there."""
-    what = f"mpirun's daemon on {node.name_in_full}, pid {daemon}, has ended before its ranks"
-    cause = Cause(ORPHANED, what, WATCH_FOR_KILLS, retryable=True)
-    return Event(node.index, ORPHANED, time.monotonic_ns(), EXIT_NOT_READY, what=what, cause=cause)
-
-
-def make_misplaced(what: str) -> Event:
-    """Return the event that mpirun has not started the requested ranks."""
-    fix = "check mpirun's host options (launcher plan) and its configuration files"
-    cause = Cause(MISPLACED, what, fix, retryable=False)
-    return Event(0, MISPLACED, time.monotonic_ns(), EXIT_UNTRUSTED, what=what, cause=cause, called="mpirun")
-
-
 def explains(code: int, status: int, ended_ns: int, event: Event) -> bool:
     """Whether the end of mpirun explains an event, rather than follows from it.
 
@@ -275,43 +242,3 @@ def explains(code: int, status: int, ended_ns: int, event: Event) -> bool:
         return event.at_ns > ended_ns - (FOLLOWS_NS if may_follow else 0)
     # MPI_Abort: mpirun has its status. Ranks that were asked to end after that do not tell the cause.
     return status not in UNKNOWING and (may_follow or (event.asked and event.at_ns > ended_ns))
-
-
-# --- the verdict
-
-
-def judge(
-    over: Over,
-    ends: Mapping[int, tuple[RankEnded, int]],
-    shape: Shape,
-    *,
-    attempt: int,
-    started_ns: int,
-    started_mono_ns: int,
-    told: str | None,
-) -> Verdict | None:
-    """Return the verdict on the whole job; None if nothing has failed.
-
-    Args:
-        over: How the attempt has ended.
-        ends: How each rank has ended, and when the head heard of it (monotonic nanoseconds); by rank.
-        shape: The job.
-        attempt: Number of the attempt, 0 for the first.
-        started_ns: When mpirun was started, nanoseconds since 1970.
-        started_mono_ns: The same by the monotonic clock.
-        told: Name of the signal by which the head was told to end; None if it was not.
-    """
-    verdict = read_verdict(over, None, shape, started_ns, attempt)
-    first = None if over.first is None else over.first.event
-    if verdict is None or first is None or first.kind == STARTER:
-        return verdict
-    own = None if first.facts is None else first.facts["rank"]
-    others = tuple(_end(*ends[rank], first.at_ns, told) for rank in sorted(ends) if rank != own)
-    ended_ns = started_ns + first.at_ns - started_mono_ns
-    changed = replace(verdict, ended_ns=ended_ns, started_ns=started_ns, node_rank=first.node)
-    return replace(changed, others=others, told=told)
-
-
-def _end(end: RankEnded, at_ns: int, zero_ns: int, told: str | None) -> End:
-    words = printable(describe_end(end.code, end.asked, told, heard=False))
-    return End(end.rank, end.local_rank, end.pid, end.code, words, at_ns - zero_ns)

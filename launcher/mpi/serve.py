@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import time
-from errno import EADDRINUSE
 
 from launcher.agent.coordination import Coordination
 from launcher.cluster.client import CoordinatorClient
 from launcher.cluster.messages import Again, Over, Refuse
 from launcher.cluster.outcome import read_refusal
-from launcher.core.errors import EnvironmentUntrusted, NotReady
+from launcher.core.errors import EXIT_NOT_READY, LauncherError, NotReady
 from launcher.core.signal import signal
 from launcher.failure.arbiter import REFUSED, Event
 from launcher.job import events
 from launcher.job.refusals import WAIT_LONGER, node_0_missing
-from launcher.mpi.folder import cannot_have_ranks
 from launcher.mpi.leftovers import LINGER_S, end_job
 from launcher.mpi.local import LocalRanks
 from launcher.mpi.protocol import FROM_HEAD, FROM_NODE, Briefing
@@ -32,10 +30,7 @@ if TYPE_CHECKING:
     from launcher.agent.runtime import Runtime
     from launcher.cluster.join import Join
     from launcher.cluster.settings import Shape
-    from launcher.core.errors import LauncherError
 
-GONE = 75
-"""Our exit status if the head is gone without a report, or has not come."""
 PATIENCE_S = 30.0
 """Seconds that the head may take to end the job, in addition to the grace."""
 CLOSE_S = 4.0
@@ -85,7 +80,7 @@ class Serving:
         """Prepare to join."""
         self.runtime = runtime
         self._channel = self._make_channel()
-        self._programs = Programs(self._send, runtime.loop, runtime.environ, runtime.signals.reset)
+        self._programs = Programs(self._send, runtime.loop, runtime.environ)
         self._ranks = LocalRanks(runtime.loop, self._send)
 
     def _make_channel(self) -> CoordinatorClient:
@@ -106,6 +101,7 @@ class Serving:
         runtime.loop.guard(observers.check)
         while self.status is None or not self._ranks.is_over:
             runtime.loop.turn()
+            self._programs.reap()
             runtime.group.reap(self._programs.pids)
             self._look()
         observers.end()
@@ -199,13 +195,9 @@ class Serving:
         """Let ranks of an attempt start here."""
         try:
             self._ranks.obey(briefing)
-        except OSError as error:
-            problem = cannot_have_ranks(error)
-            self._refused = refused = (
-                EnvironmentUntrusted(problem) if error.errno == EADDRINUSE else NotReady(problem)
-            )
-            status = refused.exit_status
-            event = Event(self._shape.index, REFUSED, time.monotonic_ns(), status, what=problem.what)
+        except LauncherError as error:
+            self._refused, status, what = error, error.exit_status, error.problems[0].what
+            event = Event(self._shape.index, REFUSED, time.monotonic_ns(), status, what=what)
             self._send(events.Failed(self._shape.index, event, briefing.attempt))
 
     def _clear(self, again: Again) -> None:
@@ -236,7 +228,7 @@ class Serving:
         """Wait for the head, or another one, to come back, or end this node's part."""
         if not self._rejoin_s or self._told is not None:
             self.runtime.say("the head of the job is gone: ended its processes on this node", "head-lost")
-            self._end(GONE)
+            self._end(EXIT_NOT_READY)
             return
         self.runtime.say(
             f"the head of the job is gone: waiting {self._rejoin_s:g} s for it to come back "
@@ -265,7 +257,7 @@ class Serving:
             self.runtime.say(
                 f"the head of the job has not come back within {self._rejoin_s:g} s: giving up", "gave-up"
             )
-        self._end(GONE)
+        self._end(EXIT_NOT_READY)
 
     def _end(self, status: int) -> None:
         """End this node's part with a status, the first one, once the ranks here have had their grace."""
@@ -291,4 +283,4 @@ class Serving:
             raise read_refusal(self._over)
         if isinstance(self._over, Over) and self._over.leaves:
             self.runtime.say(self._over.why, "no-restart")
-        return GONE if self.status is None else self.status
+        return EXIT_NOT_READY if self.status is None else self.status

@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shlex
 
 from launcher.agent.agent import Agent
 from launcher.agent.runtime import NodePlace
-from launcher.channel.keys import TOKEN_VARIABLE, make_key, name_job, read_token
-from launcher.channel.listener import open_listener
+from launcher.channel.connection import open_listener
+from launcher.channel.frames import TOKEN_VARIABLE, make_key, name_job, read_token
 from launcher.cluster.join import Join
 from launcher.cluster.settings import Shape
-from launcher.core.errors import NotReady, make_error
-from launcher.core.files import create_file
-from launcher.core.model import MPIRUN, Fact, Fleet, Plan, Setting, Trust
-from launcher.core.model import NodeCommand as Starter
+from launcher.core.errors import make_error
+from launcher.core.files import create_file, remove_tree
+from launcher.core.model import MPIRUN, Fact, Fleet, NodeCommand, Plan, Setting, Trust
 from launcher.core.redact import quote
 from launcher.core.supervision import Supervision
 from launcher.core.version import __version__
-from launcher.engines.mpirun import (
-    FOLDER,
-    SERVE,
-    fill_line,
-    names_folder,
-)
+from launcher.engines.mpirun import FOLDER, SERVE, fill_line, names_folder
 from launcher.frameworks.starters import plan_agent_unset
 from launcher.frameworks.torch import UNBUFFERED
 from launcher.identity.rendezvous import plan_control_ports
 from launcher.machine.host import Host
-from launcher.mpi.folder import cannot_have_ranks, find_socket, make_folder, remove_folder
+from launcher.mpi.folder import cannot_have_ranks, make_folder, remove_folder
 from launcher.mpi.leftovers import end_job
 from launcher.mpi.protocol import Briefing
 from launcher.planning.plan import plan_job
@@ -44,6 +40,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from launcher.mpi.lead import Lead, ServedJob
     from launcher.options.reading import Options
 
 FILES_PER_NODE = 8
@@ -60,7 +57,7 @@ SERVE_FLAGS = (
 
 def run_fleet(
     plan: Plan,
-    agent: Starter,
+    agent: NodeCommand,
     fleet: Fleet,
     environ: Mapping[str, str],
     checks: Callable[[], Sequence[str]] | None = None,
@@ -74,29 +71,40 @@ def run_fleet(
     """
     if agent.engine == SERVE:
         return _serve(plan.supervision, fleet, environ, checks)
-    from launcher.mpi.nodes import ServedJob
-
     name = os.urandom(8).hex()
-    try:
-        guard = Watchdog(None, lambda _: end_job(name, 0.0))  # until there is that of the agent
-    except OSError as error:
-        raise cannot_start(error) from error
-    try:
+    with contextlib.ExitStack() as opened:
+        try:
+            guard = Watchdog(None, lambda _: end_job(name, 0.0))  # until there is that of the agent
+        except OSError as error:
+            raise cannot_start(error) from error
+        opened.callback(guard.dismiss)
+        opened.callback(remove_folder, name)
         folder = prepare_folder(agent, name)
         raise_limit(FILES_PER_NODE * len(fleet.hosts))
-        if agent.engine != MPIRUN:
-            from launcher.mpi.tuner import run_tuner
+        inherited = {key: value for key, value in environ.items() if key != TOKEN_VARIABLE}
+        lead: Lead
+        if agent.engine == MPIRUN:
+            from launcher.mpi.head import Head
 
-            job = ServedJob(
-                make_shape(fleet, plan.supervision), Briefing(job=name, grace_s=plan.supervision.grace_s)
-            )
-            return run_tuner(plan, agent, fleet, environ, folder, job, open_gate, guard)
-        return _lead(plan, agent, fleet, environ, folder, name, guard, checks)
-    finally:
-        path = find_socket(name)
-        if path is not None:
-            remove_folder(path)
-        guard.dismiss()
+            job, child = plan_head(plan, agent, fleet, inherited, folder, name)
+            path = find_program(child.argv[0], child.environ)
+            lead = Head(job, guard, open_gate(fleet, environ, folder))
+        else:
+            from launcher.mpi.lead import ServedJob
+            from launcher.mpi.tuner import Tuner, make_commands, plan_child
+
+            commands = make_commands()
+            opened.callback(remove_tree, commands)
+            child, path = plan_child(agent, fleet, inherited, folder, commands)
+            shape, checks = make_shape(fleet, plan.supervision), None
+            job = ServedJob(shape, Briefing(job=name, grace_s=plan.supervision.grace_s))
+            export = f"export {MARK}={shlex.quote(mark_of(name, inherited))}; "
+            lead = Tuner(job, guard, open_gate(fleet, environ, folder, export))
+        place = NodePlace(0, job.shape.world_size)
+        running = Agent(plan.supervision, place, inherited, lead.coordinate(), run_id=name, checks=checks)
+        lead.parts = running.parts
+        running.take([child], [path])
+        return running.run()
 
 
 def serve_here(options: Options, environ: Mapping[str, str]) -> int:
@@ -206,28 +214,34 @@ def _serve(
     return agent.run()
 
 
-def _lead(
+def plan_head(
     plan: Plan,
-    agent: Starter,
+    agent: NodeCommand,
     fleet: Fleet,
-    environ: Mapping[str, str],
+    inherited: Mapping[str, str],
     folder: str,
     name: str,
-    guard: Watchdog,
-    checks: Callable[[], Sequence[str]] | None,
-) -> int:
-    from launcher.mpi.head import Head, find_stdin
-    from launcher.mpi.nodes import ServedJob
+) -> tuple[ServedJob, Child]:
+    """Return the job that mpirun starts from here, and mpirun's own process.
 
-    inherited = {key: value for key, value in environ.items() if key != TOKEN_VARIABLE}
+    Args:
+        plan: The plan that contains this agent.
+        agent: mpirun.
+        fleet: The nodes.
+        inherited: Our environment, without the token.
+        folder: The job's private directory.
+        name: Name of the job.
+    """
+    from launcher.mpi.head import find_stdin
+    from launcher.mpi.lead import ServedJob
+
     argv = fill_line(agent.argv, folder, name)
     told = [Setting(item.name, item.value.replace(FOLDER, folder), item.origin) for item in agent.settings]
     environment = apply_settings(inherited, agent.unset, told)
-    environment[MARK] = mark_of(name, environ)
-    watch, world_size = plan.supervision, len(fleet.hosts) * fleet.per_node
+    environment[MARK] = mark_of(name, inherited)
     briefing = Briefing(
         job=name, node_count=len(fleet.hosts), master_addr=plan.topology.master_addr,
-        master_port=plan.topology.master_port, grace_s=watch.grace_s,
+        master_port=plan.topology.master_port, grace_s=plan.supervision.grace_s,
         colours=os.isatty(1) and not inherited.get("NO_COLOR"),
         cwd="" if names_folder(agent.argv) else os.getcwd(), stdin=find_stdin(),
     )  # fmt: skip
@@ -237,17 +251,10 @@ def _lead(
         **{item.name: item.value for item in plan.settings if item.name == UNBUFFERED},
         MARK: environment[MARK],
     }
-    shape = make_shape(fleet, watch, world_size)
-    job = ServedJob(shape, briefing, variables, moves_port=not _is_named(plan, Fact.MASTER_PORT))
+    shape = make_shape(fleet, plan.supervision, len(fleet.hosts) * fleet.per_node)
     environment.setdefault("HOME", "/")  # Open MPI does not start without one
-    child = Child(0, 0, argv, environment, called=agent.engine, outlives=True)
-    path = find_program(argv[0], environment)
-    head = Head(job, guard, open_gate(fleet, environ, folder))
-    place = NodePlace(0, world_size)
-    leading = Agent(watch, place, inherited, head.coordinate(), run_id=name, checks=checks)
-    head.parts = leading.parts
-    leading.take([child], [path])
-    return leading.run()
+    job = ServedJob(shape, briefing, variables, moves_port=not _is_named(plan, Fact.MASTER_PORT))
+    return job, Child(0, 0, argv, environment, called=agent.engine, outlives=True)
 
 
 def _is_named(plan: Plan, fact: Fact) -> bool:
@@ -255,7 +262,7 @@ def _is_named(plan: Plan, fact: Fact) -> bool:
     return any(found.claim.fact is fact and found.claim.trust <= Trust.STATED for found in plan.findings)
 
 
-def prepare_folder(agent: Starter, job: str) -> str:
+def prepare_folder(agent: NodeCommand, job: str) -> str:
     """Return the job's new directory, with the files that mpirun reads.
 
     Raises:
@@ -264,12 +271,12 @@ def prepare_folder(agent: Starter, job: str) -> str:
     try:
         folder = make_folder(job)
     except OSError as error:
-        raise NotReady(cannot_have_ranks(error)) from error
+        raise cannot_have_ranks(error) from error
     write_files(agent, folder)
     return folder
 
 
-def write_files(agent: Starter, folder: str) -> None:
+def write_files(agent: NodeCommand, folder: str) -> None:
     """Write the files that mpirun reads into the job's directory.
 
     Raises:

@@ -115,6 +115,16 @@ def fold(text: str, width: int) -> Iterator[str]:
     yield line.rstrip()
 
 
+def align(rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> list[str]:
+    """Return lines of aligned columns, for logs; those whose first cell is in ``right`` at their right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    sides = [str.rjust if title in right else str.ljust for title in rows[0]] if rows else []
+    return [
+        "  ".join(side(cell, width) for side, cell, width in zip(sides, row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+
+
 def lay_out(
     paper: Paper,
     head: Sequence[str],

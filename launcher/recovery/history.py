@@ -1,4 +1,7 @@
-"""The attempts of a job: their record, and the summary on the last screen."""
+"""The attempts of a job: their record, the decisions after them, and the summary on the last screen.
+
+It belongs to the launcher that decides for the job: the only one, or that of node 0.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,11 @@ from collections import Counter, deque
 from itertools import groupby
 
 from launcher.core.budget import Latest
+from launcher.core.errors import EXIT_NOT_READY
 from launcher.core.files import open_own, replace_file
 from launcher.core.wire import render
 from launcher.recovery.nodes import find_bad, render_bad
+from launcher.recovery.policy import Decision, FailedAttempt
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,7 +24,6 @@ if TYPE_CHECKING:
 
     from launcher.core.log import Say
     from launcher.recovery.nodes import BadNode
-    from launcher.recovery.policy import Decision, FailedAttempt
 
 SCHEMA = 1
 SHOWN_MAX = 8
@@ -41,7 +45,7 @@ class History:
         failed: The attempts, the oldest first.
         noted: What is known about nodes beside the attempts: unhealthy, or lost between two attempts.
         shared_hosts: Host names that several nodes have.
-        run: Name of this run, for the record.
+        decision: What follows from the last one; None before the first.
     """
 
     def __init__(self, path: str, say: Say, run: str = "") -> None:
@@ -55,15 +59,16 @@ class History:
         self.failed: list[FailedAttempt] = []
         self.noted: deque[FailedAttempt] = deque(maxlen=KEPT_MAX)
         self.shared_hosts = Latest()
-        self._path, self._say, self.run = path, say, run
+        self.decision: Decision | None = None
+        self._path, self._say, self._run = path, say, run
         self._lines: list[str] = []
         self._has_read = False
         self._kinds: Counter[str] = Counter()
         self._first_ns: int | None = None
         self._last_ns = self._failed_ns = 0
 
-    def add(self, attempt: FailedAttempt) -> None:
-        """Remember an attempt that has failed, with its times by the clock as it is set now."""
+    def note(self, attempt: FailedAttempt, decision: Decision) -> None:
+        """Remember a failed attempt, its times by the clock as it is set now, and what follows from it."""
         started_ns = time.monotonic_ns() - (time.time_ns() - attempt.started_ns)
         self._first_ns = started_ns if self._first_ns is None else self._first_ns
         self._last_ns = started_ns + int(attempt.lasted_s * 1e9)
@@ -71,13 +76,28 @@ class History:
         self._failed_ns += max(0, attempt.ended_ns - attempt.started_ns)
         self.failed.append(attempt)
         del self.failed[:-KEPT_MAX]
+        self.decision = decision
+        self._record(decision)
+
+    def note_node(self, cause: str, what: str, node: int, host: str, machine: str) -> None:
+        """Remember what is wrong with a node although no attempt has failed there, for the last screen."""
+        now_ns = time.time_ns()
+        noted = FailedAttempt(0, now_ns, now_ns, EXIT_NOT_READY, what, cause, node=node, host=host,
+                              machine=machine)  # fmt: skip
+        self.noted.append(noted)
+
+    def give_up(self, why: str) -> str:
+        """Note that a restart that was decided does not take place; return that as a line for the log."""
+        self.decision = Decision(False, why)
+        self._record(self.decision, again=True)
+        return self.decision.describe()
 
     @property
     def causes(self) -> dict[str, int]:
         """Number of failed attempts by the code of their cause."""
         return dict(self._kinds)
 
-    def record(self, decision: Decision, *, again: bool = False) -> None:
+    def _record(self, decision: Decision, *, again: bool = False) -> None:
         """Add the last attempt and what follows from it; a full disk costs the record and not the job.
 
         Args:
@@ -89,7 +109,7 @@ class History:
         last = self.failed[-1]
         line = {
             "schema": SCHEMA,
-            "run": self.run,
+            "run": self._run,
             **render(last),
             "seconds": round(last.lasted_s, 6),
             "restarts": decision.restarts,
@@ -125,9 +145,8 @@ class History:
             status: Exit status of the job.
             is_alone: Whether the job has one node.
         """
-        lines = []
-        if count > 1 and self.failed:
-            lines = list(self._list_attempts(count, began_ns, started_ns, ended_ns, status))
+        attempts = self._list_attempts(count, began_ns, started_ns, ended_ns, status)
+        lines = attempts if count > 1 and self.failed else ()
         return "\n".join((*lines, *render_bad(self.find_bad(is_alone=is_alone))))
 
     def find_bad(self, *, is_alone: bool) -> list[BadNode]:

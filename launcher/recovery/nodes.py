@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections import Counter
+from collections import Counter, defaultdict
 
 from launcher.core.frozen import frozen
 from launcher.core.redact import printable
@@ -34,11 +34,7 @@ FAILURES_MIN = 2
 SHOWN_MAX = 64
 """Number of bad nodes on the last screen, the worst first."""
 SLURM, BATCH, KUBERNETES = "slurm", "batch", "kubernetes"
-NAMES = (
-    (SLURM, "SLURMD_NODENAME"),
-    (BATCH, "AZ_BATCH_NODE_ID"),
-    (KUBERNETES, "NODE_NAME"),
-)
+NAMES = {SLURM: "SLURMD_NODENAME", BATCH: "AZ_BATCH_NODE_ID", KUBERNETES: "NODE_NAME"}
 """Variables with the platform's name of a node. Kubernetes sets the last one only if the pod asks for
 ``spec.nodeName`` under this name."""
 POOL = "AZ_BATCH_POOL_ID"
@@ -80,7 +76,7 @@ def read_machine(environ: Mapping[str, str]) -> str:
         sbatch(1), output environment variables; Azure Batch compute node environment variables; the
         downward API of Kubernetes.
     """
-    for platform, name in NAMES:
+    for platform, name in NAMES.items():
         if environ.get(name):
             pool = f"{environ[POOL]}/" if platform == BATCH and environ.get(POOL) else ""
             return printable(f"{platform}:{pool}{environ[name]}")
@@ -133,28 +129,15 @@ def render_bad(nodes: Sequence[BadNode]) -> Iterator[str]:
     more = f" and {len(nodes) - SHOWN_MAX} more" if len(nodes) > SHOWN_MAX else ""
     nodes = nodes[:SHOWN_MAX]
     yield f"bad nodes: {', '.join(map(str, nodes))}{more}"
-    by = {platform: _names(nodes, platform) for platform in (SLURM, BATCH, KUBERNETES)}
+    by: defaultdict[str, list[str]] = defaultdict(list)
+    for platform, _, name in (node.machine.partition(":") for node in nodes):
+        by[platform].append(name)
     if by[SLURM]:
         yield f"  to avoid them: sbatch --exclude={','.join(map(shlex.quote, by[SLURM]))}"
     for name in by[BATCH]:
         pool, _, node = name.rpartition("/")
-        words = [
-            "az",
-            "batch",
-            "node",
-            "scheduling",
-            "disable",
-            "--pool-id",
-            pool or "POOL",
-            "--node-id",
-            node,
-        ]
-        yield f"  to avoid it: {shlex.join(words)}"
+        where = shlex.join(("--pool-id", pool or "POOL", "--node-id", node))
+        yield f"  to avoid it: az batch node scheduling disable {where}"
     if by[KUBERNETES]:
-        words = ["kubectl", "taint", "nodes", *by[KUBERNETES], "cluster-launcher/bad=true:NoSchedule"]
-        yield f"  to avoid them: {shlex.join(words)}"
-
-
-def _names(nodes: Sequence[BadNode], platform: str) -> list[str]:
-    pairs = [node.machine.partition(":") for node in nodes]
-    return [name for kind, _, name in pairs if kind == platform]
+        names = shlex.join(by[KUBERNETES])
+        yield f"  to avoid them: kubectl taint nodes {names} cluster-launcher/bad=true:NoSchedule"

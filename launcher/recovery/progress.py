@@ -9,37 +9,11 @@ from launcher.core.redact import quote
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Protocol
-
     from launcher.core.log import Say
     from launcher.core.supervision import Restarts
-
-    class OutputSearch(Protocol):
-        """Searches output: `launcher.recovery.search.Search`."""
-
-        @property
-        def has_found(self) -> bool:
-            """Whether the pattern was found."""
-
-        @property
-        def found_s(self) -> float | None:
-            """When it was found, monotonic seconds."""
-
-        @property
-        def is_over(self) -> bool:
-            """Whether the search is over."""
-
-        def begin(self) -> None:
-            """Begin an attempt."""
-
-        def put(self, lines: bytes | bytearray) -> None:
-            """Search a part of the output, now or later."""
-
-        def finish(self) -> None:
-            """Wait for the search of all that was put."""
+    from launcher.recovery.search import Search
 
     Version = tuple[int, int, int] | None
-
 
 PATH_CHARS = 200
 LINE_BYTES = 1 << 14
@@ -49,7 +23,7 @@ LINE_BYTES = 1 << 14
 class ProgressGate:
     """Tells whether an attempt made progress, and when."""
 
-    def __init__(self, rule: Restarts, search: OutputSearch | None, say: Say) -> None:
+    def __init__(self, rule: Restarts, search: Search | None, say: Say) -> None:
         """Watch the file of the user's rule, and the output; ``search``: None without a pattern."""
         self._path = rule.progress_file
         self._search, self._say = search, say
@@ -117,7 +91,7 @@ class LineSearch:
     searched with the one before it.
     """
 
-    def __init__(self, search: OutputSearch) -> None:
+    def __init__(self, search: Search) -> None:
         self._search = search
         self._rest = bytearray()
 

@@ -10,28 +10,12 @@ import os
 import socket
 from collections import defaultdict
 
-from launcher.channel.connection import Connection
+from launcher.channel.connection import Connection, Listener, read_peer
 from launcher.channel.frames import FRAME_LIMIT_BYTES
 from launcher.channel.lines import WELCOME_LIMIT_BYTES, Lines, encode
-from launcher.channel.listener import Listener, read_peer
-from launcher.core.frozen import frozen
+from launcher.core.frozen import frozen, replace
 from launcher.core.wire import Garbled, pack, parse, unpack
-from launcher.remote.protocol import (
-    CHUNK_BYTES,
-    FROM_CLIENT,
-    FROM_NODE,
-    NOT_REACHED,
-    UNSENT_LIMIT_BYTES,
-    AskProgram,
-    EndProgram,
-    ProgramEnded,
-    RunHere,
-    RunProgram,
-    RunThere,
-    StreamData,
-    StreamTaken,
-    decode_data,
-)
+from launcher.remote import protocol
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -72,7 +56,11 @@ class Gate:
 
 
 class Hub:
-    """The programs on other nodes, and their clients."""
+    """The programs on other nodes, and their clients.
+
+    Attributes:
+        clients: Accepts clients; a timer of the loop.
+    """
 
     def __init__(
         self,
@@ -98,16 +86,7 @@ class Hub:
         server = socket.socket(socket.AF_UNIX)
         server.bind(gate.path)
         server.listen(512)
-        self._clients = Listener(server, loop, self._take, say=say)
-
-    @property
-    def due(self) -> float | None:
-        """When to call `fire`."""
-        return self._clients.due
-
-    def fire(self, now: float) -> None:
-        """Accept clients again after a pause."""
-        self._clients.fire(now)
+        self.clients = Listener(server, loop, self._take, say=say)
 
     # --- nodes
 
@@ -115,23 +94,20 @@ class Hub:
         """End the clients of a node whose connection has ended."""
         for client in list(self._programs.pop(index, {}).values()):
             what = f"the connection to {self._gate.hosts[index]} is lost: {why}"
-            client.send(pack(ProgramEnded(0, NOT_REACHED, what)))
-            client.finish()
+            _send_last(client, protocol.ProgramEnded(0, protocol.NOT_REACHED, what))
 
-    def hear(self, index: int, message: object) -> None:
+    def hear(
+        self, index: int, message: protocol.StreamData | protocol.StreamTaken | protocol.ProgramEnded
+    ) -> None:
         """Pass on to its client what a node has sent of a program."""
         clients = self._programs[index]
-        number = message.number if isinstance(message, FROM_NODE) else 0
-        client = clients.get(number)
-        match message:
-            case StreamData() if client is not None:
-                client.send(pack(StreamData(0, message.stream, message.data)))
-            case StreamTaken() if client is not None:
-                client.send(pack(StreamTaken(0, message.stream, message.size)))
-            case ProgramEnded() if client is not None:
-                del clients[number]
-                client.send(pack(ProgramEnded(0, message.status, message.why)))
-                client.finish()
+        if message.number not in clients:
+            return
+        passed = replace(message, number=0)
+        if isinstance(message, protocol.ProgramEnded):
+            _send_last(clients.pop(message.number), passed)
+        else:
+            clients[message.number].send(pack(passed))
 
     # --- clients
 
@@ -144,34 +120,32 @@ class Hub:
             connected,
             Lines(WELCOME_LIMIT_BYTES),
             self._loop,
-            lambda packed: self._ask(client, parse(AskProgram, packed)),
+            lambda packed: self._ask(client, parse(protocol.AskProgram, packed)),
             lambda why: None,
-            UNSENT_LIMIT_BYTES,
+            protocol.UNSENT_LIMIT_BYTES,
         )
 
-    def _ask(self, client: Connection, ask: AskProgram) -> None:
+    def _ask(self, client: Connection, ask: protocol.AskProgram) -> None:
         """Start the program that a client asks for."""
         index = self._gate.find(ask.host)
         if index == 0 or ask.host in self._gate.own:
-            client.send(pack(RunHere()))
-            client.finish()
+            _send_last(client, protocol.RunHere())
             return
         if index is None:
             why = f"no node of this job is called {ask.host}: {', '.join(self._gate.hosts[:20])}"
         else:
             silence = self._find_silence(index)
             why = f"node {index} ({ask.host}): {silence}" if silence else ""
-        run = RunProgram(self._count + 1, self._gate.export + ask.line)
+        run = protocol.RunProgram(self._count + 1, self._gate.export + ask.line)
         size = len(encode(pack(run)))
         if not why and size > FRAME_LIMIT_BYTES:
             why = f"a command line of {size} bytes as a message, expected {FRAME_LIMIT_BYTES} at most"
         if why or index is None:
-            client.send(pack(ProgramEnded(0, NOT_REACHED, why)))
-            client.finish()
+            _send_last(client, protocol.ProgramEnded(0, protocol.NOT_REACHED, why))
             return
-        self._count += 1
-        node, number = index, self._count
-        client.send(pack(RunThere()))
+        self._count = number = run.number
+        node = index
+        client.send(pack(protocol.RunThere()))
         self._programs[node][number] = client
         client.redirect(lambda packed: self._feed(node, number, packed), lambda _: self._leave(node, number))
         self._send(node, run)
@@ -182,21 +156,27 @@ class Hub:
         Raises:
             Garbled: The message is invalid.
         """
-        message = unpack(packed, FROM_CLIENT)
-        if isinstance(message, StreamData):
-            if len(decode_data(message.data)) > CHUNK_BYTES:
-                raise Garbled("more data than a message may have")
-            self._send(node, StreamData(number, 0, message.data))
-        elif isinstance(message, StreamTaken):
-            self._send(node, StreamTaken(number, 1, message.size))
+        message = unpack(packed, protocol.FROM_CLIENT)
+        if (
+            isinstance(message, protocol.StreamData)
+            and len(protocol.decode_data(message.data)) > protocol.CHUNK_BYTES
+        ):
+            raise Garbled("more data than a message may have")
+        self._send(node, replace(message, number=number))
 
     def _leave(self, node: int, number: int) -> None:
         """End a program whose client is gone."""
         if self._programs[node].pop(number, None) is not None:
-            self._send(node, EndProgram(number))
+            self._send(node, protocol.EndProgram(number))
 
     def close(self) -> None:
         """Stop accepting clients, and close the present ones."""
-        self._clients.close()
+        self.clients.close()
         for index in list(self._programs):
             self.lose(index, "the job is over")
+
+
+def _send_last(client: Connection, message: object) -> None:
+    """Send a client its last message."""
+    client.send(pack(message))
+    client.finish()

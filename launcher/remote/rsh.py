@@ -23,20 +23,7 @@ from launcher.channel.lines import Lines
 from launcher.channel.lines import pack as pack_line
 from launcher.core.redact import quote
 from launcher.core.wire import Garbled, pack, unpack
-from launcher.remote.protocol import (
-    CHUNK_BYTES,
-    NOT_REACHED,
-    TO_CLIENT,
-    WINDOW_BYTES,
-    AskProgram,
-    ProgramEnded,
-    RunHere,
-    RunThere,
-    StreamData,
-    StreamTaken,
-    decode_data,
-    encode_data,
-)
+from launcher.remote import protocol
 
 FLAGS = "46AaCfGgKkMNnqsTtVvXxYy12B:b:c:D:E:e:F:I:i:J:L:l:m:O:o:P:p:Q:R:S:W:w:"
 """Options of ssh, see ssh(1): they are ignored. 1 and 2 once chose the protocol; pdsh still passes -2."""
@@ -64,41 +51,41 @@ def run_there(path: str, host: str, line: str, *, reads: bool) -> int | None:
             with suppress(BrokenPipeError, ConnectionResetError):
                 connected.sendall(pack_line(pack(message)))
 
-        tell(AskProgram(host, line))
+        tell(protocol.AskProgram(host, line))
         framing = Lines()
         poll = select.poll()
         poll.register(connected, select.POLLIN)
-        window = WINDOW_BYTES
+        window = protocol.WINDOW_BYTES
         while True:
             for fd, _ in poll.poll():
                 if fd == 0:
-                    data = os.read(0, CHUNK_BYTES)
-                    tell(StreamData(0, 0, encode_data(data)))
+                    data = os.read(0, protocol.CHUNK_BYTES)
+                    tell(protocol.StreamData(0, 0, protocol.encode_data(data)))
                     window -= len(data)
                     if not data or window <= 0:
                         poll.unregister(0)
                         reads = bool(data)
                     continue
-                received = connected.recv(CHUNK_BYTES)
+                received = connected.recv(protocol.CHUNK_BYTES)
                 if not received:
                     raise ConnectionResetError(None, "the launcher of node 0 has ended")
                 for packed in framing.feed(received):
-                    match message := unpack(packed, TO_CLIENT):
-                        case RunHere():
+                    match message := unpack(packed, protocol.TO_CLIENT):
+                        case protocol.RunHere():
                             return None
-                        case RunThere() if reads:
+                        case protocol.RunThere() if reads:
                             poll.register(0, select.POLLIN)
-                        case RunThere():
-                            tell(StreamData(0, 0))
-                        case StreamData():
-                            data = decode_data(message.data)
+                        case protocol.RunThere():
+                            tell(protocol.StreamData(0, 0))
+                        case protocol.StreamData():
+                            data = protocol.decode_data(message.data)
                             write_all(2 if message.stream == 2 else 1, data)
-                            tell(StreamTaken(0, 1, len(data)))
-                        case StreamTaken():
+                            tell(protocol.StreamTaken(0, 1, len(data)))
+                        case protocol.StreamTaken():
                             window += message.size
                             if reads and window - message.size <= 0 < window:
                                 poll.register(0, select.POLLIN)
-                        case ProgramEnded():
+                        case protocol.ProgramEnded():
                             if message.why:
                                 print(f"{WHO}{quote(message.why, 400)}", file=sys.stderr)
                             return message.status
@@ -124,13 +111,13 @@ def main(argv: list[str]) -> int:
             raise getopt.GetoptError("usage: ssh HOST WORDS")
     except getopt.GetoptError as error:
         print(f"{WHO}{error}", file=sys.stderr)
-        return NOT_REACHED
+        return protocol.NOT_REACHED
     host, line = rest[0].rpartition("@")[2], " ".join(rest[1:])
     try:
         status = run_there(argv[0], host, line, reads=("-n", "") not in found)
     except (OSError, Garbled) as error:
         print(f"{WHO}{getattr(error, 'strerror', None) or error}", file=sys.stderr)
-        return NOT_REACHED
+        return protocol.NOT_REACHED
     if status is None:
         os.execv("/bin/sh", ["/bin/sh", "-c", line])
     return status

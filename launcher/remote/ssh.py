@@ -20,7 +20,7 @@ import signal
 import sys
 import time
 
-from launcher.channel.keys import TOKEN_VARIABLE, read_token
+from launcher.channel.frames import TOKEN_VARIABLE, read_token
 from launcher.core.environ import OWN_JOB_ID
 from launcher.core.errors import EXIT_NOT_READY, NotReady, Problem, make_error
 from launcher.core.log import say
@@ -30,7 +30,7 @@ from launcher.job.settings import LATE_COMERS_S, find_given_up_s
 from launcher.machine.pythons import own_program
 from launcher.options.flags import FLAGS
 from launcher.planning.plan import plan_job
-from launcher.process.kernel import die_with_parent
+from launcher.process.kernel import collect, die_with_parent
 from launcher.process.memory_files import write_file
 from launcher.remote import started
 from launcher.remote.protocol import LOST_AFTER_S
@@ -174,17 +174,19 @@ def _watch(first: int, others: dict[int, str]) -> int:
     news: list[tuple[float, str, int]] = []
     """When the end of an ssh counts, if nothing else has explained it: the host, and the status."""
     while status is None or (others and time.monotonic() < deadline):
-        ended = [*iter(_reap, None)]
+        running = others.keys() if status is not None else {first, *others}
+        codes = {pid: code for pid in running if (code := collect(pid)) is not None}
+        ended = {pid: code if code >= 0 else 128 - code for pid, code in codes.items()}
         received = [*_receive(0.0 if ended else LOOK_S)]
         has_started = has_started or any(one.si_signo == STARTED and one.si_pid == first for one in received)
         now = time.monotonic()
-        for pid, code in ended:
+        for pid, code in ended.items():
             name = others.pop(pid, "")
             if pid == first:
                 status, deadline = code, now + LEAVE_S
-            elif name and code in NOT_REACHED:
+            elif code in NOT_REACHED:
                 news.append((now + LOST_S if has_started else now, name, code))
-            elif name and code not in LEFT and not has_started:
+            elif code not in LEFT and not has_started:
                 news.append((now + REFUSED_S, name, code))
         for one in [one for one in news if now >= one[0] and status is None]:
             news.remove(one)
@@ -222,13 +224,3 @@ def _suspend(first: int) -> None:
             os.kill(first, signal.SIGCONT)
             return
         time.sleep(SUSPEND_S / 100)
-
-
-def _reap() -> tuple[int, int] | None:
-    """Return the PID of a child that has ended, and its status as in a shell; None if none has."""
-    try:
-        pid, code = os.waitpid(-1, os.WNOHANG)
-    except ChildProcessError:
-        return None
-    ended = os.waitstatus_to_exitcode(code)
-    return (pid, ended if ended >= 0 else 128 - ended) if pid else None

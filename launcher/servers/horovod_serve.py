@@ -19,20 +19,12 @@ if TYPE_CHECKING:
 
 def main(words: Sequence[str]) -> int:
     """Find the addresses, then become the command; return an exit status if that fails."""
-    from launcher.core.errors import LauncherError
     from launcher.machine.host import Host
-    from launcher.process.execute import execute
+    from launcher.servers.horovod_wait import become
 
     master, hosts, *argv = words
-    try:
-        addresses = find_addresses(master, tuple(hosts.split(",")) if hosts else (), Host())
-        execute([*argv, ",".join(addresses)], os.environ)
-    except LauncherError as error:
-        from launcher.core.errors import print_problems
-
-        print_problems(error)
-        return error.exit_status
-    return 0
+    listed = tuple(hosts.split(",")) if hosts else ()
+    return become(lambda: [*argv, ",".join(find_addresses(master, listed, Host()))])
 
 
 def find_addresses(master: str, hosts: tuple[str, ...], host: Host) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 DEFAULT_S = 600.0
 RETRY_S = 0.05
@@ -27,16 +27,23 @@ SHOWN_LENGTH = 60
 
 def main(words: Sequence[str]) -> int:
     """Wait, then become the command; return an exit status if that fails."""
-    from launcher.core.errors import LauncherError
+    where, slots, *argv = words
+
+    def find_command() -> Sequence[str]:
+        wait(where, slots, read_timeout_s(os.environ))
+        return argv
+
+    return become(find_command)
+
+
+def become(find_command: Callable[[], Sequence[str]]) -> int:
+    """Become the command that is returned; print a problem and return an exit status if that fails."""
+    from launcher.core.errors import LauncherError, print_problems
     from launcher.process.execute import execute
 
-    where, slots, *argv = words
     try:
-        wait(where, slots, read_timeout_s(os.environ))
-        execute(argv, os.environ)
+        execute(find_command(), os.environ)
     except LauncherError as error:
-        from launcher.core.errors import print_problems
-
         print_problems(error)
         return error.exit_status
     except KeyboardInterrupt:
@@ -72,7 +79,14 @@ def wait(where: str, slots: str, timeout_s: float) -> None:
             return
         waited_s = time.monotonic() - began
         if waited_s >= timeout_s:
-            raise NotReady(Problem("horovod-rendezvous", _missing(where, timeout_s, reason), *_advice(where)))
+            port = where.rpartition(":")[2]
+            what = f"no rendezvous of this Horovod job at {where} within {timeout_s:.0f} s: {reason}"
+            origin = "HOROVOD_GLOO_RENDEZVOUS_ADDR and _PORT (by default the port above MASTER_PORT)"
+            fix = (
+                f"is node 0 running, and its port {port} open to this node? another port: --master-port N "
+                "on every node; more time: HOROVOD_GLOO_TIMEOUT_SECONDS"
+            )
+            raise NotReady(Problem("horovod-rendezvous", what, origin, fix))
         if waited_s >= PATIENCE_S and not said:
             print(f"launcher: waiting for Horovod's rendezvous at {where}: {reason}", file=sys.stderr)
             said = True
@@ -121,19 +135,6 @@ def ask(where: str, within_s: float = ANSWER_S) -> str:
             answer += part
     head, _, body = answer.partition(b"\r\n\r\n")
     return (body if b" 200 " in head.partition(b"\r\n")[0] else head).decode("ascii", "replace")
-
-
-def _missing(where: str, timeout_s: float, reason: str) -> str:
-    return f"no rendezvous of this Horovod job at {where} within {timeout_s:.0f} s: {reason}"
-
-
-def _advice(where: str) -> tuple[str, str]:
-    port = where.rpartition(":")[2]
-    return (
-        "HOROVOD_GLOO_RENDEZVOUS_ADDR and _PORT (by default the port above MASTER_PORT)",
-        f"is node 0 running, and its port {port} open to this node? another port: --master-port N on every "
-        "node; more time: HOROVOD_GLOO_TIMEOUT_SECONDS",
-    )
 
 
 if __name__ == "__main__":

@@ -60,7 +60,7 @@ def _read_slots(reader: Reader) -> tuple[str, list[str], bool]:
 
 
 def _read_process(reader: Reader) -> None:
-    rank, size, _, local_size = reader.claim_process(JSRUN.numbers())
+    rank, size, local_rank, local_size = reader.claim_process(JSRUN.numbers())
     words = (reader.text(SLOTTED) or "").split()
     hosts, slots = words[::2], words[1::2]
     # The launch node, which has no ranks, comes first and alone has a single slot
@@ -68,6 +68,13 @@ def _read_process(reader: Reader) -> None:
     first = hosts[1] if is_whole and slots[0] == "1" and "1" not in slots[1:] else ""
     if is_called(reader.host, *hosts):
         reader.most_nodes = len(set(hosts)) - bool(first) or None
+    full = (local_size or 0) * len(hosts[1:])
+    if first and rank is not None and local_size and size == full:  # then all of its hosts are used
+        # In blocks or dealt in turn: each rank shows whether the list has jsrun's order
+        places = [divmod(rank, local_size), divmod(rank, len(hosts[1:]))[::-1]]
+        own = [node for node, host in enumerate(hosts[1:]) if short(host) == reader.own_name()]
+        for node in [node for node in own if (node, local_rank) in places]:
+            reader.claim(Fact.NODE_RANK, node, f"{SLOTTED}, behind the launch node")
     if size != local_size and first and (rank != 0 or short(first) == reader.own_name()):
         reader.claim(Fact.MASTER_ADDR, first, f"{SLOTTED}, behind the launch node", Trust.INDIRECT)
     elif size != local_size:

@@ -24,20 +24,13 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from launcher.core.blocks import read_blocks
 from launcher.core.model import Plan
 from launcher.core.redact import printable
+from launcher.output.tables import align
 
-# Assigning to these is an error, or has no effect, in bash or dash; an error inside eval would
-# end the user's script.
-_KEPT_BY_SHELLS = frozenset(
-    (
-        *("BASHOPTS", "BASHPID", "BASH_ALIASES", "BASH_ARGC", "BASH_ARGV", "BASH_CMDS"),
-        *("BASH_COMMAND", "BASH_LINENO", "BASH_SOURCE", "BASH_SUBSHELL", "BASH_VERSINFO"),
-        *("DIRSTACK", "EPOCHREALTIME", "EPOCHSECONDS", "EUID", "FUNCNAME", "GROUPS", "HISTCMD"),
-        *("LINENO", "OPTIND", "PPID", "RANDOM", "SECONDS", "SHELLOPTS", "SHLVL", "SRANDOM"),
-        *("UID", "_"),
-    )
-)
+(_KEPT,) = read_blocks("views/shells.txt")
+_KEPT_BY_SHELLS = frozenset(_KEPT.words("names"))
 # docker run refuses a file with a longer line, line feed included ("token too long").
 _DOCKER_LINE_BYTES_MAX = 65_536
 _DOUBLE_QUOTED = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r"})
@@ -77,8 +70,7 @@ def render_environment(
 def _render_table(settings: Mapping[str, str], unset: Sequence[str]) -> tuple[str, list[str]]:
     rows = [(printable(name), printable(value)) for name, value in settings.items()]
     rows += [(printable(name), "(unset)") for name in unset]
-    width = max((len(name) for name, _ in rows), default=0)
-    return "".join(f"{name:<{width}}  {value}".rstrip() + "\n" for name, value in rows), []
+    return "".join(f"{line}\n" for line in align(rows)), []
 
 
 def _render_sh(settings: Mapping[str, str], unset: Sequence[str]) -> tuple[str, list[str]]:

@@ -6,6 +6,7 @@ The output is always cleaned: secrets are redacted, and control characters are s
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 
@@ -22,13 +23,14 @@ from launcher.options.flags import PREFIX
 from launcher.output.tables import Paper, find_paper, lay_out
 from launcher.planning.preload import describe
 from launcher.process.signals import name_signal
-from launcher.views.folding import fold
 from launcher.views.plan_json import describe_setting
 
 Row = tuple[str, str, str]
 
 LOG_WIDTH = 160
 """A log has no width; wrapped at 80 columns the origins would be hard to read."""
+NUMBERS_SHOWN = 8
+_NUMBER = re.compile(r"(\d+)")
 
 
 SHOWN = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT", "TF_CONFIG",
@@ -56,7 +58,9 @@ def render_text(plan: Plan, environ: Mapping[str, str], fd: int = 1, *, whole: b
     if plan.unset:
         lines.append(f"not inherited: {', '.join(printable(name) for name in plan.unset)}")
     lines += [*_commands(plan), *_ports(plan), *_nodes(plan, environ), *_fabric(plan), *_channel(plan)]
-    lines += [*_watch(plan), *_notes(plan)]
+    of_fabric = "" if plan.network is None else f"fabric {plan.network.fabric}: {plan.network.why}"
+    notes = [f"note: {printable(redact(note))}" for note in plan.notes if note != of_fabric]
+    lines += [*_watch(plan), *notes]
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -133,6 +137,35 @@ def _fold_rows(of_ranks: Sequence[tuple[int, list[Row]]]) -> list[Row]:
         else:
             found += [(wanted, text, f"rank {rank}: {origin}") for rank, text, origin in having]
     return found
+
+
+def fold(texts: Sequence[str]) -> str | None:
+    """Return one text for the texts of several ranks; None if they differ in more than numbers.
+
+    ``["3", "4", "5", "6"]`` is ``"3 ... 6"``, ``["cpu:0", "cpu:2"]`` is ``"cpu:0, 2"``.
+    """
+    parts = [_NUMBER.split(text) for text in texts]  # numbers have odd indices
+    if len({len(each) for each in parts}) > 1:
+        return None
+    folded = []
+    for place, column in enumerate(zip(*parts, strict=True)):
+        if len(set(column)) == 1:
+            folded.append(column[0])
+        elif place % 2:
+            folded.append(fold_numbers([int(number) for number in column]))
+        else:
+            return None
+    return "".join(folded)
+
+
+def fold_numbers(numbers: Sequence[int]) -> str:
+    """Return numbers as text, e.g. ``0, 1``, ``0 ... 7``, ``0, 2, 4`` or ``0, 2, 4 ... 30``."""
+    first, last = numbers[0], numbers[-1]
+    if len(numbers) > 2 and list(numbers) == list(range(first, last + 1)):
+        return f"{first} ... {last}"
+    if len(numbers) > NUMBERS_SHOWN:
+        return f"{', '.join(map(str, numbers[:3]))} ... {last}"
+    return ", ".join(map(str, numbers))
 
 
 def _setting_row(setting: Setting, environ: Mapping[str, str]) -> tuple[str, str, str]:
@@ -300,8 +333,3 @@ def _restarts(rule: Restarts) -> list[str]:
         [f"each node is checked by {' '.join(redact_argv(rule.health_argv))}"] if rule.health_argv else []
     )
     return parts
-
-
-def _notes(plan: Plan) -> list[str]:
-    said = "" if plan.network is None else f"fabric {plan.network.fabric}: {plan.network.why}"
-    return [f"note: {printable(redact(note))}" for note in plan.notes if note != said]

@@ -11,7 +11,6 @@ from launcher.core.model import (
     Decided,
     Mode,
     NodeCommand,
-    Peers,
     Plan,
     PlannedProcess,
     Policy,
@@ -27,11 +26,13 @@ TOPOLOGY = ("world_size", "node_count", "node_rank", "local_size", "master_addr"
 MACHINE = ("gpu_count", "cpu_count", "bound_cpu_count")
 FLEET = ("hosts", "per_node", "address", "ports", "timeout_s", "forward", "restored")
 PEERS = ("ports", "has_token", "timeout_s", "lost_after_s", "keep_going")
+SPARES = ("spare_count", "index")
 ROUTE = ("to_file", "to_console")
 
 
 def describe(plan: Plan, environ: Mapping[str, str]) -> dict[str, object]:
     """Return the plan as a JSON object; ``environ`` is the environment that the processes would inherit."""
+    peers = plan.peers
     return {
         "version": VERSION,
         "launcher": __version__,
@@ -53,7 +54,9 @@ def describe(plan: Plan, environ: Mapping[str, str]) -> dict[str, object]:
         "meeting": None if plan.meeting is None else dict(vars(plan.meeting)),
         "ports": [{"port": port, "name": name} for port, name in plan.ports],
         "companions": [_companion(companion, environ) for companion in plan.companions],
-        "peers": None if plan.peers is None else _peers(plan.peers),
+        "peers": None
+        if peers is None
+        else _pick(peers, PEERS if not peers.spare_count else (*PEERS, *SPARES)),
         "processes": [_process(process, environ) for process in plan.processes],
         "notes": [redact(note) for note in plan.notes],
         "reads": list(plan.reads),
@@ -132,11 +135,6 @@ def _restart_rules(rule: Restarts) -> dict[str, object]:
         "rejoin_timeout_s": rule.rejoin_timeout_s,
         "health_command": redact_argv(rule.health_argv) or None,
     }
-
-
-def _peers(peers: Peers) -> dict[str, object]:
-    """Return how the launchers find each other; of a token only whether there is one."""
-    return _pick(peers, (*PEERS, *(("spare_count", "index") if peers.spare_count else ())))
 
 
 def _fact(finding: Decided) -> dict[str, object]:

@@ -1,22 +1,32 @@
-"""Renders the parts of a node and the distances between them as text (docs/topology.md)."""
+"""Shows the parts of a node, the distances between them, and what a job has of them (docs/topology.md)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 
 from launcher.checks.finding import render_count
+from launcher.core.errors import LauncherError, UsageError
 from launcher.core.frozen import frozen
 from launcher.core.ranks import render_cpu_list
-from launcher.core.redact import printable
-from launcher.machine.gpu_facts import GpuFacts
-from launcher.machine.hardware import MEANINGS, SELF, Hardware, count_switched, distance
+from launcher.core.redact import printable, redact
+from launcher.core.version import __version__
+from launcher.machine.gpu_facts import GpuFacts, describe_gpu
+from launcher.machine.hardware import MEANINGS, SELF, Hardware, count_switched, distance, read_hardware
+from launcher.machine.host import Host
 from launcher.machine.infiniband import is_usable
 from launcher.machine.network import Interface
-from launcher.planning.assignment import Assigned
+from launcher.options.reading import Options
+from launcher.output.tables import align
+from launcher.planning.assignment import Assigned, assign, find_visible
+from launcher.planning.plan import plan_job
 
+VERSION = 1
 GIB = 1 << 30
 LISTED = 4
 """Maximum number of an interface's addresses, and of its routes, in its row."""
+PORT = ("device", "number", "link_layer", "state", "rate_gbps", "numa_node", "interface", "driver")
+INTERFACE = ("name", "kind", "is_up", "has_carrier", "speed_mbps", "master")
 
 
 @frozen
@@ -34,6 +44,35 @@ class TopologyView:
     visible: frozenset[int] = frozenset()
     assigned: tuple[Assigned, ...] = ()
     notes: tuple[str, ...] = ()
+
+
+def take_view(host: Host, environ: Mapping[str, str], options: Options) -> TopologyView:
+    """Return the parts of a node, and which of them each process of its plan has.
+
+    If no job can be planned, the view has the parts alone and a note with the reason.
+
+    Raises:
+        UsageError: A flag or its variable is malformed.
+    """
+    hardware = read_hardware(host)
+    visible = find_visible(environ, hardware)
+    try:
+        plan = plan_job(environ, host, options, ())
+    except UsageError:
+        raise
+    except LauncherError as error:
+        problems = [f"no ranks are shown: {redact(problem.what)}" for problem in error.problems]
+        return TopologyView(hardware, visible, notes=tuple(problems))
+    if not plan.processes:
+        note = "no ranks are shown: ranks are assigned when the processes start"
+        return TopologyView(hardware, visible, notes=(note,))
+    each = int(options.number("gpus_per_process", 1))
+    return TopologyView(hardware, visible, assign(plan, environ, hardware, each))
+
+
+def render(view: TopologyView, form: str) -> str:
+    """Return a view as ``text`` or ``json``."""
+    return json.dumps(describe(view), indent=1) + "\n" if form == "json" else render_text(view)
 
 
 def render_text(view: TopologyView) -> str:
@@ -70,7 +109,7 @@ def _matrix(hardware: Hardware) -> list[str]:
         return []
     rows = [[distance(row, column) for column in parts] for row in parts]
     head = ["", *(part.label for part in parts), "NUMA"]
-    lines = _align([head, *([p.label, *row, _or(p.numa_node)] for p, row in zip(parts, rows, strict=True))])
+    lines = _table(head, [[p.label, *row, _or(p.numa_node)] for p, row in zip(parts, rows, strict=True)])
     used = {cell for row in rows for cell in row}
     legend = [f"  {word:<5} {meaning}" for word, meaning in MEANINGS.items() if word in used]
     if any(cell.startswith("NV") for cell in used):
@@ -207,11 +246,58 @@ def _or(value: object, unknown: str = "?") -> str:
 
 
 def _table(head: list[str], rows: list[list[str]]) -> list[str]:
-    return _align([head, *rows]) if rows else []
+    return align([[printable(cell) for cell in row] for row in (head, *rows)]) if rows else []
 
 
-def _align(rows: Sequence[Sequence[str]]) -> list[str]:
-    cells = [[printable(cell) for cell in row] for row in rows]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
-    padded = [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in cells]
-    return ["  ".join(row).rstrip() for row in padded]
+def describe(view: TopologyView) -> dict[str, object]:
+    """Return a view as a JSON object, with keys in a fixed order."""
+    hardware = view.hardware
+    parts = hardware.parts
+    labels = {part.port: part.label for part in parts if part.port is not None}
+    paths = {part.gpu: part.path for part in parts if part.gpu is not None}
+    return {
+        "version": VERSION,
+        "launcher": __version__,
+        "hostname": hardware.hostname,
+        "numa_nodes": [
+            {"node": node.number, "cpus": render_cpu_list(node.cpus), "cores": node.core_count}
+            for node in hardware.nodes
+        ],
+        "gpus": [
+            {**describe_gpu(gpu), "pci_path": list(paths[gpu]), "visible": gpu.index in view.visible}
+            for gpu in hardware.gpus
+        ],
+        "ports": [
+            {
+                "label": labels[port],
+                **{name: vars(port)[name] for name in PORT},
+                "pci_path": list(port.pci_path),
+                "usable": is_usable(port),
+            }
+            for port in hardware.ports
+        ],
+        "interfaces": [
+            {
+                **{name: vars(interface)[name] for name in INTERFACE},
+                "addresses": list(show_addresses(interface)),
+                "routes": list(show_routes(interface, hardware)),
+            }
+            for interface in hardware.interfaces
+        ],
+        "matrix": {
+            "labels": [part.label for part in parts],
+            "rows": [[distance(row, column) for column in parts] for row in parts],
+        },
+        "processes": [
+            {
+                "rank": process.rank,
+                "local_rank": process.local_rank,
+                "gpus": list(process.gpus),
+                "cpus": None if process.cpus is None else render_cpu_list(process.cpus),
+                "nearest_ports": list(process.ports),
+                "distance": process.reach,
+            }
+            for process in view.assigned
+        ],
+        "notes": list(view.notes),
+    }

@@ -32,7 +32,7 @@ from launcher.job.events import Left, Ready, Received
 from launcher.process.loop import Loop
 from launcher.process.signals import name_signal
 from launcher.process.watchdog import NAME as WATCHDOG
-from launcher.recovery.recovery import Recovery
+from launcher.recovery.history import History
 from launcher.rehearse.cluster import Cluster
 from tests.cluster.conftest import need_namespaces
 from tests.cluster.faults import COUNT, SPARE, World, find_left, find_overlap
@@ -1133,7 +1133,7 @@ def test_a_wall_clock_does_not_lengthen_an_attempt(whose: str, monkeypatch: pyte
             node_2.say(pack(exited(143)))
             hub.hear_own(exited(143))
         node_1.hear("again")
-        assert hub.recovery.history.failed[0].lasted_s < 60
+        assert hub.history.failed[0].lasted_s < 60
 
 
 @pytest.mark.thorough
@@ -1197,7 +1197,7 @@ def test_a_record_that_fails_keeps_no_node_from_hearing_the_end(monkeypatch: pyt
     def fail(self: object, why: str) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(Recovery, "give_up", fail)
+    monkeypatch.setattr(History, "give_up", fail)
     with live_hub(3, RULE) as hub:
         node_1 = leave_2(hub)
         node_1.say(pack(Received(0, 15, "SIGTERM")))
@@ -1217,4 +1217,4 @@ def test_a_node_that_holds_processes_of_the_last_attempt_ends_the_job() -> None:
         node_2.say(pack(ready(1, HELD, is_held=True)))
         over = node_1.hear("over")
         assert over["status"] == 9 and f"{HELD}; no spare node can take its place" in str(over["why"]), over
-        assert [one.node for one in hub.recovery.history.noted] == [2] and not hub.faults
+        assert [one.node for one in hub.history.noted] == [2] and not hub.faults

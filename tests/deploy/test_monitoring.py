@@ -7,11 +7,11 @@ import re
 
 import pytest
 
-from launcher.control.exporter import FAILED, OF_GPUS, OF_LAUNCHER, OF_NODES, OF_RANKS
+from launcher.control.exporter import FAILED, METRICS
 from tests.deploy.schemas import DEPLOY, documents
 
 HERE = DEPLOY / "monitoring"
-SERVED = {name for table in (OF_LAUNCHER, OF_NODES, OF_RANKS, OF_GPUS) for name, _, _ in table}
+SERVED = {name for _, name, _, _ in METRICS}
 SERVED |= {"launcher_up", "launcher_info", FAILED}
 
 

@@ -21,8 +21,7 @@ from unittest.mock import patch
 from launcher.channel import frames, lines
 from launcher.channel.acceptor import READ_BYTES, Acceptor
 from launcher.channel.connection import Connection
-from launcher.channel.frames import Calling, HandshakeFailed, Sealed
-from launcher.channel.keys import make_key
+from launcher.channel.frames import Calling, HandshakeFailed, Sealed, make_key
 from launcher.control import QUESTION_LIMIT_BYTES
 from launcher.control.responder import Asking
 from launcher.process.loop import Loop

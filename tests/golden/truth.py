@@ -228,7 +228,7 @@ TRUTH: dict[str, Job | Refused] = {
     # LSF and PBS
     "lsf_blaunch_2_hosts": Job("node", 4, "grid03:6105", N2X2),
     "mvapich_2x2": Job("process", 4, AZ, UNKNOWN),
-    "lsf_jsrun_2x2": Job("process", 4, "h1:6105", UNKNOWN),
+    "lsf_jsrun_2x2": Job("process", 4, "h1:6105", P2X2),
     "lsf_one_host_8_slots": Job("node", 2, LOCAL, TWO),
     "refused_lsf_script": NO_IDENTITY,
     "pals_2x2": Job("process", 4, "nid000001:6105", P2X2),

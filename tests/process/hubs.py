@@ -10,9 +10,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from launcher.channel.frames import Calling, Sealed
-from launcher.channel.keys import at_port, make_key
-from launcher.channel.listener import listen
+from launcher.channel.connection import listen
+from launcher.channel.frames import Calling, Sealed, at_port, make_key
 from launcher.cluster.coordinator import Coordinator
 from launcher.cluster.join import Join
 from launcher.cluster.outcome import NUMBERS
@@ -27,7 +26,7 @@ from launcher.job.events import Exited, Failed, Ready, Tick
 from launcher.job.state import Link, Node, Phase
 from launcher.job.turn import Turn
 from launcher.process.loop import Loop
-from launcher.recovery.recovery import Recovery
+from launcher.recovery.history import History
 from tests.saying import keep
 
 ADDRESS = "127.0.0.1"
@@ -80,7 +79,7 @@ class LiveHub:
         self.loop = Loop(keep(self.said))
         timing = {"lost_after_s": 3600.0, "grace_s": 1.0, **more}
         shape = Shape(0, count, count, ADDRESS, (self.port,), **timing)
-        self.recovery = Recovery(rule or Restarts(), keep(self.said))
+        self.history = History("", keep(self.said))
         self.agree: Callable[[int], dict[str, object]] = lambda attempt: {
             "master_port": 6200 if attempt else 6105
         }
@@ -95,7 +94,7 @@ class LiveHub:
             lambda message: self.told.append(pack(message)),
             lambda attempt: self.agree(attempt),
             lambda ranks, take: take({}),
-            lambda: self.recovery,
+            lambda: self.history,
             rule,
         )
         self.loop.timers.append(self.hub)

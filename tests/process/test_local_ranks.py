@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 
 from launcher.channel import lines as wire
+from launcher.core.errors import EnvironmentUntrusted
 from launcher.core.frozen import replace
 from launcher.core.wire import pack, unpack
 from launcher.mpi import rank
-from launcher.mpi.folder import cannot_have_ranks, find_socket
+from launcher.mpi.folder import find_socket
 from launcher.mpi.leftovers import end_job, find_wrappers
 from launcher.mpi.local import LocalRanks
 from launcher.mpi.protocol import (
@@ -157,9 +158,9 @@ def test_a_rank_that_says_what_is_none_is_hung_up_on(local: Local) -> None:
 def test_a_second_launcher_of_the_job_has_no_ranks(local: Local) -> None:
     """It has a name of its own in the list of hosts."""
     other = Local(local.job)
-    with pytest.raises(OSError) as refused:
+    with pytest.raises(EnvironmentUntrusted) as refused:
         other.brief()
-    problem = cannot_have_ranks(refused.value)
+    problem = refused.value.problems[0]
     assert problem.code == "same-node" and os.uname().nodename in problem.what
     assert find_socket(local.job) is not None
 

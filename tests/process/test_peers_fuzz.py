@@ -19,9 +19,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from launcher.channel.acceptor import PENDING_MAX
+from launcher.channel.acceptor import NAMED_MAX, PENDING_MAX
 from launcher.channel.frames import FRAME_LIMIT_BYTES, PREAMBLE, Calling
-from launcher.channel.turned_away import NAMED_MAX
 from launcher.cluster.connect import REFUSED, ConnectAttempt
 from launcher.cluster.messages import FROM_COORDINATOR, Over, Start
 from launcher.core.wire import LINE_LENGTH, pack, unpack

@@ -17,23 +17,23 @@ import termios
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from launcher.channel.frames import FRAME_LIMIT_BYTES, Answering
-from launcher.channel.keys import at_port
+from launcher.channel.connection import listen
+from launcher.channel.frames import FRAME_LIMIT_BYTES, Answering, at_port
 from launcher.channel.lines import encode
-from launcher.channel.listener import listen
 from launcher.cluster.messages import Welcome
 from launcher.cluster.settings import Shape
 from launcher.core.supervision import Restarts
 from launcher.core.wire import pack
 from launcher.machine.pythons import own_program
-from launcher.mpi.nodes import Nodes, ServedJob
+from launcher.mpi.lead import Lead, ServedJob
 from launcher.mpi.protocol import Briefing
 from launcher.process.helper import Helpers
 from launcher.process.loop import Loop
-from launcher.recovery.recovery import Recovery
+from launcher.recovery.history import History
 from launcher.remote import rsh
 from launcher.remote.hub import Gate
 from launcher.remote.protocol import (
@@ -52,6 +52,7 @@ KEY = b"k" * 32
 NODE = """
 import json, os, signal, sys
 from launcher.process.helper import Helpers
+from launcher.process.kernel import read_signals
 from launcher.process.loop import Loop
 from launcher.process.signals import SignalFile
 from launcher.cluster import client as module
@@ -78,10 +79,12 @@ def obey(message):
 client = module.CoordinatorClient(
     bytes.fromhex(told["key"]), shape, join, loop, Helpers(loop).ask, say, obey,
     on_lost=lambda: programs.let_go(), streams=(*FROM_NODE, *TO_NODE, *FROM_HEAD))
-programs = Programs(client.send, loop, os.environ, signals.reset)
+programs = Programs(client.send, loop, os.environ)
+loop.add(signals.fd, lambda: read_signals(signals.fd))
 loop.timers.append(client)
 while True:
     loop.turn()
+    programs.reap()
 """
 MARK = "LAUNCHER_TEST_MARK=1"
 PLENTY_BYTES = 8 * WINDOW_BYTES
@@ -113,11 +116,20 @@ class Pair:
         )  # fmt: skip
         self.said: list[str] = []
         job = ServedJob(Shape(0, 3, 3, "zero", (), gate.hosts, serves=True), Briefing(os.urandom(8).hex()))
-        self.hub = Nodes(
-            job, gate, self.loop, Helpers(self.loop), lambda what, _: self.said.append(what),
-            lambda node, message: None, lambda message: None, lambda over: over.status,
-            lambda: Recovery(Restarts(), keep(self.said)),
-        )  # fmt: skip
+        self.hub = Lead(job, None, gate)  # type: ignore[arg-type]
+        self.hub.attach(
+            SimpleNamespace(  # type: ignore[arg-type]
+                loop=self.loop,
+                say=keep(self.said),
+                group=SimpleNamespace(helpers=Helpers(self.loop)),
+                watch=SimpleNamespace(restarts=Restarts()),
+            )
+        )
+        history = History("", keep(self.said))
+        self.hub.parts = SimpleNamespace(  # type: ignore[assignment]
+            outcomes=SimpleNamespace(history=history, exit_status=lambda status: status)
+        )
+        self.hub.deliver = lambda message: None  # type: ignore[method-assign]
         self.loop.timers += self.hub.timers
         self.nodes: list[subprocess.Popen[str]] = []
         self._is_over = False

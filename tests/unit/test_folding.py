@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from launcher.views.folding import fold
+from launcher.views.plan import fold
 from tests.unit.test_engines import plan
 
 

@@ -16,8 +16,7 @@ from threading import Event, Thread
 
 import pytest
 
-from launcher.channel.frames import PREAMBLE, Answering, Calling, Sealed
-from launcher.channel.keys import at_port, make_key, name_job
+from launcher.channel.frames import PREAMBLE, Answering, Calling, Sealed, at_port, make_key, name_job
 from launcher.cluster import client
 from launcher.cluster.address_exchange import meet
 from launcher.cluster.agreed import pack_hosts, read_hosts

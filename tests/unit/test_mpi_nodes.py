@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from launcher.channel.connection import CLOSED
-from launcher.channel.listener import listen
+from launcher.channel.connection import CLOSED, listen
 from launcher.cluster.join import Join
 from launcher.cluster.messages import Again, Busy, Over, Refuse
 from launcher.cluster.settings import Shape
@@ -24,12 +23,13 @@ from launcher.core.wire import name_of, pack
 from launcher.failure.arbiter import KILLED, LOST, MISPLACED, ORPHANED, RANK, STARTER, Event, find_first_event
 from launcher.job import events
 from launcher.job.commands import Stop
-from launcher.mpi import nodes
-from launcher.mpi.nodes import KILL_S, MpiNode, Nodes, ServedJob
+from launcher.mpi import lead, local
+from launcher.mpi.lead import KILL_S, Lead, ServedJob
 from launcher.mpi.protocol import Briefing, RankEnded
+from launcher.mpi.ranks import MpiNode
 from launcher.mpi.reports import Reports
 from launcher.process.loop import Loop
-from launcher.recovery.recovery import Recovery
+from launcher.recovery.history import History
 from launcher.remote.hub import Gate
 from tests.saying import keep
 
@@ -63,7 +63,7 @@ def test_what_explains_what(kinds: tuple[str, ...], first: str) -> None:
 def test_failed_ranks_of_a_node_are_events_as_far_as_they_can_come_first() -> None:
     """Asked for, then of its own accord, then a thousand more: two events, and the second one is first."""
     found: list[Event] = []
-    ending = SimpleNamespace(begun=True, released=False, passed_on=(), check=lambda: None)
+    ending = SimpleNamespace(begun=True, released=False, passed_on=(), started=0, check=lambda: None)
     node = MpiNode(1, "b")
     reports = Reports([node], 2000, ending, found.append, lambda number: None)  # type: ignore[arg-type]
     reports.take(node, RankEnded(0, 0, 143, -15, asked=15, pid=1))
@@ -108,12 +108,25 @@ class Line:
         return [one for one in self.sent if one["is"] == name_of(kind)]
 
 
+class Led(Lead):
+    """Node 0, and what it was told; its own ranks have ended at once."""
+
+    def __init__(self, job: ServedJob, gate: Gate) -> None:
+        super().__init__(job, None, gate)  # type: ignore[arg-type]
+        self.done: list[object] = []
+
+    def deliver(self, message: object) -> None:
+        """Answer for the ranks of node 0."""
+        self.done.append(message)
+        if isinstance(message, Again):
+            self.channel.hear(0, events.Ready(0, message.attempt))
+
+
 class Played:
-    """The nodes of a job of two, without a socket to the other one."""
+    """Node 0 of a job of two, without a socket to the other one."""
 
     def __init__(self, folder: Path) -> None:
         self.said: list[str] = []
-        self.done: list[object] = []
         self.loop = Loop(keep(self.said))
         job = ServedJob(
             Shape(0, 2, 2, "a", (), HOSTS, lost_after_s=15.0, grace_s=1.0, serves=True),
@@ -121,33 +134,34 @@ class Played:
             {"A": "1", "B": None},
         )
         gate = Gate(HOSTS, HOSTS, (), str(folder / "rsh"), b"k", listen("127.0.0.1", (0,))[0])
-        recovery = Recovery(Restarts(), keep(self.said))
-        self.nodes = Nodes(
-            job, gate, self.loop, None, keep(self.said),  # type: ignore[arg-type]
-            lambda node, message: None, self.deliver, lambda over: over.status, lambda: recovery,
-            Restarts(most=3),
-        )  # fmt: skip
+        self.lead = Led(job, gate)
+        group = SimpleNamespace(helpers=None, reap=lambda: None, start_watchdog=lambda *_: None)
+        self.lead.attach(
+            SimpleNamespace(  # type: ignore[arg-type]
+                loop=self.loop,
+                say=keep(self.said),
+                group=group,
+                watch=SimpleNamespace(restarts=Restarts(most=3)),
+            )
+        )
+        outcomes = SimpleNamespace(history=History("", keep(self.said)), exit_status=lambda status: status)
+        self.lead.parts = SimpleNamespace(outcomes=outcomes, clean_up=None)  # type: ignore[assignment]
+        self.lead._guard = SimpleNamespace(dismiss=lambda: None)  # type: ignore[assignment]
         self.line = Line()
 
     @property
     def phase(self) -> str:
         """What the job is doing."""
-        return str(self.nodes.channel.state.phase.value)
-
-    def deliver(self, message: object) -> None:
-        """Answer for the ranks of node 0."""
-        self.done.append(message)
-        if isinstance(message, Again):
-            self.nodes.channel.hear(0, events.Ready(0, message.attempt))
+        return str(self.lead.channel.state.phase.value)
 
     def find(self, kind: type) -> Any:
         """Return the last message of a type for node 0 itself."""
-        return [one for one in self.done if isinstance(one, kind)][-1]
+        return [one for one in self.lead.done if isinstance(one, kind)][-1]
 
     def join(self, join: Join = SAME) -> None:
         """Let the other node connect."""
         self.line = Line()
-        self.nodes.channel._admit(self.line, "b", pack(join))  # type: ignore[arg-type]
+        self.lead.channel._admit(self.line, "b", pack(join))  # type: ignore[arg-type]
 
     def be_ready(self, attempt: int) -> None:
         """Let the other node report that nothing of the last attempt is left there."""
@@ -160,16 +174,16 @@ class Played:
 
     def end_attempt(self) -> None:
         """Report that the ranks of both nodes have ended."""
-        self.nodes.end_all(1)
+        self.lead.end_all(1)
 
 
 @pytest.fixture
 def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Played]:
     """Yield the nodes of a job."""
     found = Played(tmp_path)
-    monkeypatch.setattr(nodes, "CLOSE_S", 0.0)
+    monkeypatch.setattr(lead, "CLOSE_S", 0.0)
     yield found
-    found.nodes.close()
+    found.lead.close()
     found.loop.close()
 
 
@@ -189,9 +203,9 @@ def test_a_head_that_cannot_have_ranks_waits_for_nobody(
     def fail(job: str) -> None:
         raise OSError(30, "Read-only file system", "/dev/shm")
 
-    monkeypatch.setattr(played.nodes.ranks, "listen", fail)
+    monkeypatch.setattr(local, "make_folder", fail)
     with pytest.raises(NotReady, match="no directory for them: /dev/shm: Read-only file system"):
-        played.nodes.gather(lambda: None, lambda: None)
+        played.lead.gather()
 
 
 def test_a_lost_node_stops_the_attempt_and_takes_part_in_the_next(played: Played) -> None:
@@ -206,7 +220,7 @@ def test_a_lost_node_stops_the_attempt_and_takes_part_in_the_next(played: Played
     played.join()
     assert played.line.find(Again)
     played.be_ready(1)
-    assert (played.phase, played.nodes.attempt) == ("running", 1)
+    assert (played.phase, played.lead.attempt) == ("running", 1)
     assert "node 1 (b) is back" in played.said
 
 
@@ -214,13 +228,13 @@ def test_a_silent_node_is_lost_with_its_streams(played: Played, monkeypatch: pyt
     """Its connection is closed: one that is heard again has to join again."""
     played.start()
     now = time.monotonic()
-    played.nodes.channel.fire(now + 1.0)
+    played.lead.channel.fire(now + 1.0)
     monkeypatch.setattr(time, "monotonic", lambda: now + 19.0)
     for later in range(2, 40):
-        played.nodes.channel.fire(now + later * 0.5)
+        played.lead.channel.fire(now + later * 0.5)
     assert played.phase == "running"
     for later in range(40, 45):
-        played.nodes.channel.fire(now + later * 0.5)
+        played.lead.channel.fire(now + later * 0.5)
     assert played.phase == "stopping" and not played.line.is_open
     assert "it sent nothing for 20 s" in played.find(Stop).why
 
@@ -243,7 +257,7 @@ def test_ranks_of_a_lost_launcher_have_ended_before_others_start_in_their_place(
 ) -> None:
     """One that is cut off notices that the head is gone, and then its ranks have their grace."""
     played.start()
-    lost_at, (_, node) = time.monotonic(), played.nodes.all
+    lost_at, (_, node) = time.monotonic(), played.lead.nodes
     played.line.lose(why)
     played.end_attempt()
     played.join(join)
@@ -251,7 +265,7 @@ def test_ranks_of_a_lost_launcher_have_ended_before_others_start_in_their_place(
     assert (played.phase == "running") == (wait_s is None)
     if wait_s is not None:
         assert node.free_at == pytest.approx(lost_at + wait_s + 1.0 + KILL_S, abs=1.0)
-        assert played.nodes.channel.state.due == node.free_at
+        assert played.lead.channel.state.due == node.free_at
 
 
 OTHER = replace(SAME, launcher="0.0.1")
@@ -278,6 +292,6 @@ def test_a_node_with_another_version_ends_the_roll_call(played: Played) -> None:
 def test_a_job_that_node_0_leaves_is_over_for_all(played: Played) -> None:
     """Whatever ends it there."""
     played.start()
-    played.nodes.close()
+    played.lead.close()
     (over,) = played.line.find(Over)
     assert over["status"] == 75

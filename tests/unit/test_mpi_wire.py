@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from launcher.channel import lines as wire
-from launcher.channel.listener import read_peer
+from launcher.channel.connection import read_peer
 from launcher.core.frozen import replace
 from launcher.core.wire import Garbled, pack, render, unpack
 from launcher.core.wire import parse as parse_message
@@ -21,8 +21,8 @@ from launcher.failure.record import render_json
 from launcher.failure.report import render_text
 from launcher.mpi import folder as job_folder
 from launcher.mpi.folder import SOCKET, find_socket, folder_name, make_folder
-from launcher.mpi.nodes import MpiNode
 from launcher.mpi.protocol import FROM_HEAD, FROM_NODE, FROM_RANK, Briefing, RankEnded, Started
+from launcher.mpi.ranks import MpiNode
 from launcher.mpi.reports import describe_places, explains, make_rank_event
 from tests.unit.test_verdict import OOM, PEER, SECRET, TRACEBACK, dead, judge
 

@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from launcher.channel.acceptor import Acceptor, Arrival
-from launcher.channel.listener import listen
-from launcher.channel.turned_away import NAMED_MAX, TurnedAway
+from launcher.channel.acceptor import NAMED_MAX, Acceptor, Arrival, TurnedAway
+from launcher.channel.connection import listen
 from launcher.cluster.client import CoordinatorClient
 from launcher.cluster.coordinator import Coordinator
 from launcher.cluster.join import Join
@@ -33,12 +32,11 @@ from launcher.job.commands import News
 from launcher.job.events import Received, Silent
 from launcher.job.state import Phase
 from launcher.mpi.head import Head
-from launcher.mpi.nodes import ServedJob
+from launcher.mpi.lead import ServedJob
 from launcher.mpi.protocol import Briefing, Orphaned, RankEnded, Started
 from launcher.mpi.reports import RANKS_MAX
 from launcher.process.loop import Loop
-from launcher.recovery.history import KEPT_MAX
-from launcher.recovery.recovery import Recovery
+from launcher.recovery.history import KEPT_MAX, History
 from launcher.remote.hub import Gate
 from tests.process.hubs import ADDRESS, KEY, exited, failed, make_join
 from tests.saying import keep
@@ -94,7 +92,7 @@ class Hub:
         self.shape = Shape(
             0, count, count, ADDRESS, (port,), **{"lost_after_s": 3600.0, "grace_s": 1.0, **more}
         )
-        self.recovery = Recovery(rule or Restarts(), keep(self.said))
+        self.history = History("", keep(self.said))
 
         self.hub = Coordinator(
             listening,
@@ -106,7 +104,7 @@ class Hub:
             self.told.append,
             lambda attempt: {"master_port": 6200 if attempt else 6105},
             lambda ranks, take: take({}),
-            lambda: self.recovery,
+            lambda: self.history,
             rule,
         )
         self._sessions = (f"{number:x}" for number in itertools.count(1 << 60))
@@ -284,13 +282,13 @@ def test_launchers_that_come_back_again_and_again_between_attempts(make_hub: Cal
             line = one.join(rank, host=f"host{number}", machine=f"m{number}")
             line.hear({"is": "ready", "node": 1, "attempt": 0, "is_held": True})
     assert one.hub.state.phase is Phase.BETWEEN
-    history, attempts = one.recovery.history, one.hub._attempts
+    history, attempts = one.history, one.hub._attempts
     sizes = [len(found) for found in (attempts._held or (), history.noted, history.shared_hosts)]
     assert all(size <= max(ENTRIES_MAX, KEPT_MAX, FEW_LINES) for size in sizes), sizes
     assert len(one.said) < FEW_LINES
     one.hub.close()
     assert len(one.said) < FEW_LINES
-    screen = one.recovery.history.summarize(1, 0, 0, 0, 1, is_alone=False)
+    screen = one.history.summarize(1, 0, 0, 0, 1, is_alone=False)
     assert len(screen) < 10_000 and "more" in screen
 
 
@@ -302,7 +300,7 @@ def test_unhealthy_spare_nodes_fill_neither_the_log_nor_the_last_screen(make_hub
             {"is": "ready", "node": 1, "attempt": 0, "unhealthy": f"x{number}"}
         )
     assert len(one.hub.members.by_index) <= 2
-    assert len(one.recovery.history.noted) <= KEPT_MAX and len(one.said) < FEW_LINES
+    assert len(one.history.noted) <= KEPT_MAX and len(one.said) < FEW_LINES
 
 
 @pytest.mark.slow
@@ -383,7 +381,7 @@ def test_a_node_that_talks_without_end_fills_neither_memory_nor_log(tmp_path: Pa
         watch=SimpleNamespace(grace_s=1.0, restarts=Restarts()),
         run_id="job",
         started_ns=0,
-        started_mono_ns=0,
+        at_ns=lambda at_ns: at_ns,
         environ={},
     )
     listening, _ = listen("127.0.0.1", (0,))
@@ -393,9 +391,9 @@ def test_a_node_that_talks_without_end_fills_neither_memory_nor_log(tmp_path: Pa
     outcomes = SimpleNamespace(exit_status=lambda status, verdict: status)
     head.parts = SimpleNamespace(outcomes=outcomes)  # type: ignore[assignment]
     line = Line()
-    head.nodes.channel._admit(line, "10.0.0.9", pack(Join(1, "1", host="node1", launcher=__version__)))  # type: ignore[arg-type]
+    head.channel._admit(line, "10.0.0.9", pack(Join(1, "1", host="node1", launcher=__version__)))  # type: ignore[arg-type]
     head.begin()
-    node, verdict = head.nodes.all[1], judge(dead(1, 1))
+    node, verdict = head.nodes[1], judge(dead(1, 1))
     for number in range(FLOOD // 4):
         for one in (
             Started(number, number, 0, number),
@@ -404,9 +402,9 @@ def test_a_node_that_talks_without_end_fills_neither_memory_nor_log(tmp_path: Pa
             Received(1, 15, "SIGTERM"),
         ):
             line.hear(pack(one))
-    sizes = (node.started, node.ended, head.reports.ends, head.nodes.failures, head.reports.counting._sizes)
+    sizes = (node.started, node.ended, head.reports.ends, head.failures, head.reports._sizes)
     assert all(len(found) <= 2 * RANKS_MAX for found in sizes)
     verdicts = [end.verdict for end, _ in head.reports.ends.values() if end.verdict is not None]
     assert 1 <= len(verdicts) <= 4  # each may have a megabyte
     assert len(said) < FEW_LINES and len(told) < FEW_LINES
-    head.nodes.close()
+    head.close()

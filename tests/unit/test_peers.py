@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from launcher.channel.acceptor import NAMED_MAX, TurnedAway
 from launcher.channel.frames import (
     FRAME_LIMIT_BYTES,
     PREAMBLE,
@@ -22,9 +23,10 @@ from launcher.channel.frames import (
     Calling,
     HandshakeFailed,
     Sealed,
+    make_key,
+    name_job,
+    read_token,
 )
-from launcher.channel.keys import make_key, name_job, read_token
-from launcher.channel.turned_away import NAMED_MAX, TurnedAway
 from launcher.cluster import messages
 from launcher.cluster.clocks import Offset, better, measure
 from launcher.cluster.connect import answer_s
@@ -527,7 +529,8 @@ def test_strangers_are_named_once_and_counted_in_bounded_memory() -> None:
         strangers.note(f"10.0.0.{index % 100}", "noise\x1b")
     assert sum("192.0.2.1" in line for line in said) == 1
     assert len(said) == len(strangers.counts) == NAMED_MAX
-    assert "turned away 2000 connections" in strangers.summary()
+    strangers.say_summary()
+    assert "turned away 2000 connections" in said[-1]
     assert "\x1b" not in "".join(said)
 
 

@@ -48,7 +48,7 @@ def no_word(text: str, event: str) -> None:
 
 def matches(pattern: str, *parts: bytes, ends: bool = True) -> bool | None:
     """Return whether a pattern is found in output that arrives in these parts."""
-    gate = ProgressGate(Restarts(most=1), Direct(pattern), no_word)
+    gate = ProgressGate(Restarts(most=1), Direct(pattern), no_word)  # type: ignore[arg-type]
     gate.begin()
     lines = gate.follow()
     assert lines is not None
@@ -89,7 +89,7 @@ def test_a_line_without_an_end_is_searched_in_bounded_memory() -> None:
         filler = b"x" * (2 * LINE_BYTES + offset)
         assert matches("step [0-9]", filler, b"st", b"ep 7", filler, ends=False)
     search = Direct("never")
-    lines, searched = LineSearch(search), search.searched
+    lines, searched = LineSearch(search), search.searched  # type: ignore[arg-type]
     for _ in range(10_000):
         lines.read(b"x" * 100)
     assert sum(searched) < 2.1 * 1_000_000 and max(searched) < 2 * LINE_BYTES + 200
@@ -102,7 +102,8 @@ def test_a_line_without_an_end_is_searched_in_bounded_memory() -> None:
 
 def test_an_attempt_that_has_made_progress_is_not_searched_any_more() -> None:
     search = Direct("step")
-    gate, lines = ProgressGate(Restarts(most=1), search, no_word), LineSearch(search)
+    gate = ProgressGate(Restarts(most=1), search, no_word)  # type: ignore[arg-type]
+    lines = LineSearch(search)  # type: ignore[arg-type]
     gate.begin()
     assert gate.has_progressed() is False
     lines.read(b"step\n")

@@ -31,7 +31,7 @@ def failed(number: int = 0, *, start_s: float | None = None, lasted_s: float = 1
 def screen(*attempts: FailedAttempt, count: int, began_s: float = -1.0, end_s: float = 100.0) -> list[str]:
     history = History("", keep([]))
     for one in attempts:
-        history.add(one)
+        history.note(one, Decision(True, ""))
     zero = time.monotonic_ns() - time.time_ns()
     began, last, end = (zero + int(at_s * S) for at_s in (began_s, 2.0 * (count - 1), end_s))
     text = history.summarize(count, began, last, end, 0, is_alone=False)
@@ -143,8 +143,7 @@ def test_no_node_is_blamed_for_what_any_of_them_sees_first(cause: str) -> None:
 
 def write(path: Path, run: str, *, said: list[str]) -> None:
     history = History(str(path), keep(said), run)
-    history.add(failed())
-    history.record(Decision(True, "restart 1 of 9"))
+    history.note(failed(), Decision(True, "restart 1 of 9"))
 
 
 def test_the_next_run_adds_to_the_record(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from launcher.cluster.settings import Shape
 from launcher.core.errors import EnvironmentUntrusted, LauncherError, NotReady
 from launcher.failure.arbiter import REFUSED
 from launcher.job import events
+from launcher.mpi import local
 from launcher.mpi.protocol import Briefing
 from launcher.mpi.serve import Serving
 from launcher.process.loop import Loop
@@ -77,7 +78,7 @@ def test_a_node_that_cannot_have_ranks_ends_the_job(
     def fail(job: str) -> None:
         raise OSError(number, "Read-only file system", "/dev/shm")
 
-    monkeypatch.setattr(played.serving._ranks, "listen", fail)
+    monkeypatch.setattr(local, "make_folder", fail)
     played.serving._on_message(BRIEFING)
     (failed,) = played.sent
     assert isinstance(failed, events.Failed) and failed.event.kind == REFUSED

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from launcher import __version__
 from launcher.checks.finding import WARNING, Finding
 from launcher.cli.entry import main
-from launcher.cli.show import write_file
+from launcher.cli.show import write_to
 from launcher.core.errors import EXIT_USAGE, EnvironmentUntrusted, NotReady, UsageError
 from launcher.core.secret_names import is_public_name
 from launcher.machine.cgroup import read_granted_cpus
@@ -269,12 +269,12 @@ def test_a_snapshot_is_written_in_one_step(tmp_path: Path) -> None:
     """A reader sees the old file or the whole new one; nothing is left beside it."""
     path = tmp_path / "node.json"
     path.write_text("old")
-    write_file('{"environ": {}}\n', str(path))
+    write_to(str(path), '{"environ": {}}\n')
     assert path.read_text() == '{"environ": {}}\n'
     assert os.listdir(tmp_path) == ["node.json"]
     assert stat.S_ISREG(path.stat().st_mode)
     with pytest.raises(NotReady):
-        write_file("x", str(tmp_path / "no" / "folder.json"))
+        write_to(str(tmp_path / "no" / "folder.json"), "x")
 
 
 def test_the_command_writes_what_replay_reads(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -296,7 +296,7 @@ def test_the_command_writes_what_replay_reads(tmp_path: Path, capfd: pytest.Capt
 def test_bytes_that_are_not_utf_8_survive_a_snapshot(tmp_path: Path) -> None:
     """Bug reports come with what was really there."""
     environ = {"SLURM_JOB_NAME": os.fsdecode(b"na\xffme\n")}
-    write_file(render_snapshot(take_snapshot(replay({"environ": {}}), environ)), str(tmp_path / "x"))
+    write_to(str(tmp_path / "x"), render_snapshot(take_snapshot(replay({"environ": {}}), environ)))
     assert read_snapshot(str(tmp_path / "x")).environ == environ
 
 
@@ -305,9 +305,9 @@ def test_a_snapshot_never_replaces_what_is_no_file(tmp_path: Path) -> None:
     pipe, link, target = tmp_path / "pipe", tmp_path / "link", tmp_path / "target.json"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    write_file("{}\n", str(pipe))
+    write_to(str(pipe), "{}\n")
     assert (os.read(reader, 10), pipe.is_fifo()) == (b"{}\n", True)
     os.close(reader)
     link.symlink_to(target)
-    write_file("{}\n", str(link))
+    write_to(str(link), "{}\n")
     assert (link.is_symlink(), target.read_text()) == (True, "{}\n")

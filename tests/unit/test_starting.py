@@ -47,7 +47,7 @@ STARTS = {
     "process/spawn.py": "a rank",
     "process/tool.py": "py-spy, and the reader of dumps",
     "process/watchdog.py": "a fork",
-    "remote/pipes.py": "a session, and what node 0 runs on another node",
+    "remote/programs.py": "what node 0 runs on another node",
     "remote/rsh.py": "becomes the shell of this node",
     "remote/ssh.py": "ssh, and the launcher of node 0",
     "remote/started.py": "becomes the launcher of a node",

@@ -22,7 +22,7 @@ from launcher.control import client
 from launcher.control.node import RANKS_MAX, limit_ranks
 from launcher.control.render import render_text as render_stacks
 from launcher.control.table import (
-    Order,
+    ScreenState,
     make_rows,
     make_view,
     render_json,
@@ -31,7 +31,7 @@ from launcher.control.table import (
     render_text,
     with_cpu,
 )
-from launcher.control.watch import ScreenState, press, split_keys
+from launcher.control.watch import press, split_keys
 from launcher.core.wire import pack as pack_message
 from launcher.hang.limits import STACKS_BYTES
 from launcher.hang.model import Answer, Frame, Thread
@@ -89,7 +89,7 @@ def test_what_a_screen_cannot_hold_is_scrolled_to() -> None:
     """The page is what fits, and what is beyond is counted, with what does not run there."""
     many = [{**RANKS[1 if rank == 39 else 0], "rank": rank} for rank in range(40)]
     view = make_view([{"node": 0, "answer": {**NODE, "ranks": many}}])
-    shown = render_screen(view, Paper(120, 20), Order())
+    shown = render_screen(view, Paper(120, 20), ScreenState())
     lines = shown.lines
     assert len(lines) <= 20 and shown.rows == 40
     assert f"rows 1 to {shown.page} of 40, 1 not running among the others" in lines[-4]
@@ -101,7 +101,7 @@ def test_no_line_of_a_screen_is_wider_than_it() -> None:
     long: Message = {**NODE, "command": "python " + "x" * 400, "events": [{"ago_s": 1.0, "what": "y" * 400}]}
     long["ranks"] = [{**RANK, "state": "waits " * 40, "rank": rank} for rank in range(40)]
     for width, height in ((80, 24), (40, 10), (200, 30)):
-        shown = render_screen(make_view([{"node": 0, "answer": long}]), Paper(width, height), Order())
+        shown = render_screen(make_view([{"node": 0, "answer": long}]), Paper(width, height), ScreenState())
         assert max(map(measure, shown.lines)) <= max(width, 70), width
         assert height < 20 or len(shown.lines) <= height
 
@@ -121,11 +121,11 @@ def test_keys_scroll_sort_and_leave() -> None:
     screen = ScreenState()
     for key in split_keys("\x1b[6~\x1b[Bj\x1b[A"):
         screen = press(screen, key, rows=40, page=10)
-    assert screen.order == Order(skip=11)
-    assert press(screen, "G", 40, 10).order.skip == 30
-    assert press(screen, "\x1b[5~", 40, 10).order.skip == 1
-    assert press(screen, "\x1b[6~", 12, 10).order.skip == 2
-    assert press(screen, "c", 40, 10).order == Order("cpu")
+    assert screen == ScreenState(skip=11)
+    assert press(screen, "G", 40, 10).skip == 30
+    assert press(screen, "\x1b[5~", 40, 10).skip == 1
+    assert press(screen, "\x1b[6~", 12, 10).skip == 2
+    assert press(screen, "c", 40, 10) == ScreenState("cpu")
     assert press(screen, "x", 40, 10) == screen
     assert press(screen, "q", 40, 10).has_quit
 

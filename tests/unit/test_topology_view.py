@@ -14,7 +14,7 @@ from launcher.cli.entry import main
 from launcher.machine.hardware import read_hardware
 from launcher.planning.recorded import replay
 from launcher.planning.snapshot import render_snapshot, take_snapshot
-from launcher.views.survey import render
+from launcher.views.topology import render
 from tests.golden.topologies import HERE, SUFFIX, read_topology, shown, topology_names, view_snapshot
 from tests.unit.machines import ND_V4, recorded_cpus
 from tests.unit.platforms_model import deterministic

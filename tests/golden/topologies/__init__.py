@@ -14,8 +14,7 @@ from typing import Any
 
 from launcher.options.reading import read_options
 from launcher.planning.recorded import replay
-from launcher.views.survey import render, take_view
-from launcher.views.topology import TopologyView
+from launcher.views.topology import TopologyView, render, take_view
 from tests.golden.jobs import VERSION
 from tests.golden.jobs import render as lay_out
 

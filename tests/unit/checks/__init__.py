@@ -1,1 +1,1 @@
-"""Tests of `launcher.checks`: one file per check."""
+"""Tests of `launcher.checks`: one file for each check."""

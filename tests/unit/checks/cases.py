@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+import launcher.checks
 from launcher.checks.case import CheckedNode, read_case
 from launcher.checks.finding import Finding
 from launcher.machine.addresses import Addresses
@@ -62,6 +63,12 @@ class Machine(Host):
 def case(host: Host, environ: Mapping[str, str] | None = None, /, **facts: object) -> CheckedNode:
     """Return what the checks see of a machine, with facts of a job."""
     return CheckedNode(**{**vars(read_case(host, environ or {}, None, ())), **facts})
+
+
+def looker(name: str) -> Callable[[CheckedNode], list[Finding]]:
+    """Return the check of this name."""
+    (row,) = (row for row in launcher.checks.TABLE if row.name == name)
+    return lambda case: launcher.checks.look(row, case)
 
 
 def only(findings: list[Finding]) -> Finding:

@@ -7,9 +7,10 @@ from typing import ClassVar
 
 import pytest
 
-from launcher.checks.account import look
 from launcher.checks.finding import OK, PROBLEM, WARNING
-from tests.unit.checks.cases import Machine, case, levels
+from tests.unit.checks.cases import Machine, case, levels, looker
+
+look = looker("account")
 
 
 class Account(Machine):
@@ -30,7 +31,7 @@ class Account(Machine):
 @pytest.fixture(autouse=True)
 def _only_these(monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder can be written if it is one of the account's."""
-    monkeypatch.setattr("launcher.checks.account._can_write", lambda path: path in Account.writable)
+    monkeypatch.setattr("launcher.checks.node._can_write", lambda path: path in Account.writable)
 
 
 def test_an_account_is_fine_or_named(tmp_path: Path) -> None:

@@ -13,9 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.checks import TABLE, Result, run_checks
-from launcher.checks.case import read_case
-from launcher.checks.finding import LEVELS, OK, PROBLEM, WARNING, Finding, ok
-from launcher.checks.runtime import RUNTIMES, find_runtime, option
+from launcher.checks.case import RUNTIMES, find_runtime, read_case
+from launcher.checks.finding import LEVELS, OK, PROBLEM, WARNING, Finding
 from launcher.cli.entry import main
 from launcher.core.errors import EXIT_HARDWARE, EXIT_USAGE
 from launcher.machine.host import Host
@@ -47,11 +46,15 @@ def replay_file(tmp_path: Path, data: dict[str, object]) -> str:
     return str(path)
 
 
-def test_each_check_is_a_file_with_tests_and_a_row_in_the_documentation() -> None:
+def test_each_check_is_a_function_with_tests_and_a_row_in_the_documentation() -> None:
     """In the order of the table, with the same words."""
-    folder, page = Path(ROOT) / "launcher/checks", (Path(ROOT) / "docs/checks.md").read_text()
-    apart = {"__init__", "case", "command", "finding", "runtime"}
-    assert {path.stem for path in folder.glob("*.py")} - apart == set(NAMES)
+    page = (Path(ROOT) / "docs/checks.md").read_text()
+    functions = [
+        (path.stem, name)
+        for path in (Path(ROOT) / "launcher/checks").glob("*.py")
+        for name in re.findall(r"^def check_(\w+)\(", path.read_text(), re.MULTILINE)
+    ]
+    assert sorted(functions) == sorted((row.module, row.name) for row in TABLE)
     assert [name for name in NAMES if not Path(__file__).with_name(f"test_{name}.py").exists()] == []
     rows = re.findall(r"^\| `(\w+)` \| (.+?) \| .* \| (yes|no) \| (yes|no) \|$", page, flags=re.MULTILINE)
     words = {True: "yes", False: "no"}
@@ -68,9 +71,10 @@ def test_levels_and_fixes_go_together() -> None:
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
-def test_every_runtime_has_words_for_an_option(runtime: str) -> None:
+def test_every_runtime_has_words_for_an_option(tmp_path: Path, runtime: str) -> None:
     """Whoever starts the container, there is something to type."""
-    words = option(runtime, "--cap-add IPC_LOCK", kubernetes="in a pod", machine="on a machine")
+    here = case(Machine(tmp_path), runtime=runtime)
+    words = here.option("--cap-add IPC_LOCK", kubernetes="in a pod", machine="on a machine")
     assert "IPC_LOCK" in words or words in ("in a pod", "on a machine")
 
 
@@ -88,7 +92,7 @@ def test_where_we_run(tmp_path: Path) -> None:
 def test_problems_stand_last(tmp_path: Path) -> None:
     """One line for each, aligned; then the counts, and what had nothing to look at."""
     fixed = Finding("shm", PROBLEM, "/dev/shm", "8\nGiB", "64 MiB\x1b[2J", "docker run --shm-size=8g")
-    result = Result((ok("nofile", "open files", "1048576"), fixed), ("gpus",))
+    result = Result((Finding("nofile", OK, "open files", "", "1048576", ""), fixed), ("gpus",))
     text = render_text(result, case(Machine(tmp_path)))
     assert text.splitlines() == [
         "ok       nofile  open files: 1048576",
@@ -136,12 +140,12 @@ def test_a_job_that_cannot_be_planned_is_a_finding(tmp_path: Path, capfd: pytest
 
 def test_a_check_that_fails_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fault of ours costs nobody the other findings."""
-    from launcher.checks import shm
+    from launcher.checks import memory
 
     def fail(_: object) -> list[Finding]:
         raise RuntimeError("boom")
 
-    monkeypatch.setattr(shm, "look", fail)
+    monkeypatch.setattr(memory, "check_shm", fail)
     result = run_checks(case(Machine(tmp_path, limits("1", "1"))), quick=True)
     assert [item.level for item in result.findings if item.check == "shm"] == [WARNING]
     assert any(item.check == "memlock" for item in result.findings)

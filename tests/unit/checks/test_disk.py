@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from launcher.checks.disk import look
 from launcher.checks.finding import OK, PROBLEM, WARNING
-from tests.unit.checks.cases import Machine, case, levels, only
+from tests.unit.checks.cases import Machine, case, levels, looker, only
+
+look = looker("disk")
 
 GIB = 1 << 30
 

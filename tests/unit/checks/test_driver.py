@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from launcher.checks.driver import LEAST, NEEDED, find_cuda, look
 from launcher.checks.finding import OK, PROBLEM, WARNING
+from launcher.checks.libraries import LEAST, NEEDED, find_cuda
 from launcher.machine.gpus import DRIVER
 from launcher.machine.packages import Package
-from tests.unit.checks.cases import Machine, case, only
+from tests.unit.checks.cases import Machine, case, looker, only
+
+look = looker("driver")
 
 CLOSED = (
     "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Tue Jan  7 10:00:00 UTC 2025\nGCC version:  gcc 12\n"

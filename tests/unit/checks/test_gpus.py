@@ -8,11 +8,12 @@ import pytest
 
 from launcher.checks.case import read_case
 from launcher.checks.finding import OK, PROBLEM, WARNING
-from launcher.checks.gpus import look
 from launcher.machine.azure import ASSET_TAG, ASSET_TAG_FILE, CONTEXT, Vm, find_kind
 from launcher.planning.recorded import replay
-from tests.unit.checks.cases import DOCKER, Machine, case, levels, only
+from tests.unit.checks.cases import DOCKER, Machine, case, levels, looker, only
 from tests.unit.machines import recorded_gpus, write, write_gpus
+
+look = looker("gpus")
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,11 @@ import pytest
 
 from launcher.checks.case import read_case
 from launcher.checks.finding import OK, PROBLEM, WARNING, Finding
-from launcher.checks.health import look
 from launcher.planning.recorded import replay
 from tests.golden.topologies import read_topology
+from tests.unit.checks.cases import looker
+
+look = looker("health")
 
 LINKS = [{"to": "switch", "pci_bus_id": None, "count": 18}]
 

@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from launcher.checks.finding import OK, PROBLEM, WARNING
-from launcher.checks.infiniband import look
 from launcher.machine.azure import CONTEXT
 from launcher.machine.host import Host
 from launcher.machine.infiniband import Port
 from tests.golden.fabrics import read_fabric, write_fabric
-from tests.unit.checks.cases import DOCKER, Machine, case, levels, only
+from tests.unit.checks.cases import DOCKER, Machine, case, levels, looker, only
+
+look = looker("infiniband")
 
 FOUR = tuple(Port(f"mlx5_ib{n}", 1, "InfiniBand", "ACTIVE", 400.0, has_uverbs=True) for n in range(4))
 RECORDED = {

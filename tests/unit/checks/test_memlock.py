@@ -11,10 +11,11 @@ from shutil import which
 import pytest
 
 from launcher.checks.finding import OK, PROBLEM, WARNING
-from launcher.checks.memlock import look
 from launcher.machine.infiniband import Port
 from tests.process.starting import clean_environ
-from tests.unit.checks.cases import DOCKER, Machine, case, limits, only
+from tests.unit.checks.cases import DOCKER, Machine, case, limits, looker, only
+
+look = looker("memlock")
 
 INFINIBAND = Port("mlx5_ib0", 1, "InfiniBand", "ACTIVE", 400.0)
 ETHERNET = Port("mlx5_an0", 1, "Ethernet", "ACTIVE", 100.0)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from launcher.checks.finding import OK, WARNING
-from launcher.checks.memory import look
-from tests.unit.checks.cases import DOCKER, Machine, case, only
+from tests.unit.checks.cases import DOCKER, Machine, case, looker, only
+
+look = looker("memory")
 
 TOTAL = {"proc/meminfo": "MemTotal:       16777216 kB\nMemFree: 1 kB\n"}
 LIMITED = {**TOTAL, **DOCKER, "sys/fs/cgroup/memory.max": f"{4 << 30}\n"}

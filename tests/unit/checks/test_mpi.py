@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from launcher.checks.finding import OK, PROBLEM, WARNING
-from launcher.checks.mpi import look
 from launcher.machine.mpi import Mpi, list_starters
 from launcher.machine.packages import Package, find_packages
-from tests.unit.checks.cases import Machine, case, levels, only
+from tests.unit.checks.cases import Machine, case, levels, looker, only
+
+look = looker("mpi")
 
 OMPI, HYDRA = Mpi("/usr/bin/mpirun", "Open MPI", "4.1.4"), Mpi("/opt/bin/mpiexec", "MPICH", "4.2.0")
 INTEL = Mpi("/opt/intel/bin/mpirun", "Intel MPI", "2021.18")

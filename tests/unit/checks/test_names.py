@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from launcher.checks.finding import OK, PROBLEM, WARNING
-from launcher.checks.names import look
-from tests.unit.checks.cases import Machine, case, levels
+from tests.unit.checks.cases import Machine, case, levels, looker
+
+look = looker("names")
 
 SEVERAL: dict[str, object] = {"spans_nodes": True, "master_addr": "master", "node_rank": 1}
 GOOD = {"node0": {"10.0.0.4"}, "master": {"10.0.0.9"}}

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from launcher.checks.finding import OK, WARNING
-from launcher.checks.nccl import look
 from launcher.machine.packages import Package
-from tests.unit.checks.cases import Machine, case, only
+from tests.unit.checks.cases import Machine, case, looker, only
+
+look = looker("nccl")
 
 PIP = (Package("nvidia_nccl_cu12", "2.21.5", "/site"), Package("torch", "2.6.0+cu126", "/site"))
 

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from launcher.checks.finding import OK, PROBLEM, WARNING
-from launcher.checks.network import look
 from launcher.machine.addresses import Addresses
 from launcher.machine.infiniband import Port
 from launcher.machine.network import Interface
-from tests.unit.checks.cases import Machine, case, levels
+from tests.unit.checks.cases import Machine, case, levels, looker
 from tests.unit.wiring import WiredFiles
+
+look = looker("network")
 
 LO = Interface("lo", (("127.0.0.1", 8), ("::1", 128)), True, True, is_loopback=True, kind="loopback")
 ETH0 = Interface("eth0", (("10.0.0.4", 24), ("fe80::4", 64)), True, True, kind="ethernet")

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from launcher.checks.finding import OK, WARNING
-from launcher.checks.nofile import look
-from tests.unit.checks.cases import DOCKER, Machine, case, limits, only
+from tests.unit.checks.cases import DOCKER, Machine, case, limits, looker, only
+
+look = looker("nofile")
 
 NAME = "Max open files"
 KUBERNETES = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}

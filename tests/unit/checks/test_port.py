@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from launcher.checks.finding import OK, PROBLEM, WARNING
-from launcher.checks.port import look
 from launcher.machine import sockets
 from launcher.machine.files import READ_LIMIT_BYTES
 from launcher.machine.host import Host
-from tests.unit.checks.cases import Machine, case, only
+from tests.unit.checks.cases import Machine, case, looker, only
+
+look = looker("port")
 
 HEAD = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
 RANGE = {"proc/sys/net/ipv4/ip_local_port_range": "32768\t60999\n"}

@@ -9,10 +9,12 @@ import pytest
 
 from launcher.checks.case import read_case
 from launcher.checks.finding import OK, PROBLEM, WARNING
-from launcher.checks.proxies import look, read_exceptions
+from launcher.checks.network import read_exceptions
 from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
-from tests.unit.checks.cases import Machine, case, only
+from tests.unit.checks.cases import Machine, case, looker, only
+
+look = looker("proxies")
 
 JOB: dict[str, object] = {"spans_nodes": True, "master_addr": "10.0.0.4", "hosts": ("10.0.0.4", "10.0.0.5")}
 SECRET = "hunter2"
@@ -63,7 +65,7 @@ def test_one_node_has_nobody_to_reach(tmp_path: Path) -> None:
 )
 def test_what_no_proxy_covers(host: str, entry: str, expected: bool) -> None:
     """Names, domains, addresses, networks."""
-    assert read_exceptions(["", entry]).cover(host) == expected
+    assert read_exceptions(["", entry])(host) == expected
 
 
 def test_a_thousand_nodes_are_compared_at_once(tmp_path: Path) -> None:

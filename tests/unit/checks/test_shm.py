@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from launcher.checks.finding import OK, PROBLEM, WARNING
-from launcher.checks.shm import look
-from tests.unit.checks.cases import DOCKER, Machine, case, only
+from tests.unit.checks.cases import DOCKER, Machine, case, looker, only
+
+look = looker("shm")
 
 MIB, GIB = 1 << 20, 1 << 30
 FIXES = {

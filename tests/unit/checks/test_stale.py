@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from launcher.checks.finding import OK, PROBLEM, WARNING, Finding
-from launcher.checks.stale import look
 from launcher.machine.nvml import GpuMemoryUse
-from tests.unit.checks.cases import Machine, case, levels
+from tests.unit.checks.cases import Machine, case, levels, looker
+
+look = looker("stale")
 
 GIB = 1 << 30
 FREE, HELD = GpuMemoryUse(0, GIB // 2, 80 * GIB), GpuMemoryUse(1, 40 * GIB, 80 * GIB, (1234,))
@@ -20,7 +21,7 @@ def look_at(
     folder: Path, monkeypatch: pytest.MonkeyPatch, *use: GpuMemoryUse, gpus: int = 1, **files: str
 ) -> list[Finding]:
     """Return what is found on a node with so many GPUs, of which NVML gives this use."""
-    monkeypatch.setattr("launcher.checks.stale.read_gpu_use", lambda: use)
+    monkeypatch.setattr("launcher.checks.gpus.read_gpu_use", lambda: use)
     return look(case(Machine(folder, files, gpus=gpus)))
 
 

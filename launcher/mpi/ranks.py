@@ -1,4 +1,4 @@
-"""The ranks of all nodes as the target of signals: stops, kills and releases them, then ends mpirun."""
+"""The ranks of all nodes, as node 0 knows them: which run, and the steps by which all end."""
 
 from __future__ import annotations
 
@@ -9,16 +9,56 @@ from launcher.mpi.protocol import PassOn, Release
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from launcher.core.log import Say
-    from launcher.mpi.nodes import Nodes
 
 KILL_WAIT_S = 2.0
 SETTLE_S = 1.0
 """Seconds between the first and the last ranks that mpirun starts."""
 MPI_END_S = 5.0
 """Seconds that mpirun may take to notice that all of its ranks have ended."""
+
+
+class MpiNode:
+    """One node of the job.
+
+    Attributes:
+        index: Its node rank.
+        host: Its name or address in the host list.
+        name: Its own host name.
+        launcher: Name of its launcher, the latest one.
+        lost: How the latest one was lost: whether its connection has ended, and when its ranks have ended at
+            the latest (monotonic seconds), which is 0 if it never had any.
+        free_at: Before this no other launcher's ranks start in its place.
+        started: Ranks that have reported their start, by the PID of their wrapper.
+        ended: PIDs of those that have ended.
+    """
+
+    def __init__(self, index: int, host: str) -> None:
+        self.index, self.host = index, host
+        self.name = self.launcher = ""
+        self.lost, self.free_at = (True, 0.0), 0.0
+        self.forget_ranks()
+
+    def forget_ranks(self) -> None:
+        """Forget the ranks of the last attempt."""
+        self.started: dict[int, int] = {}
+        self.ended: set[int] = set()
+
+    @property
+    def name_in_full(self) -> str:
+        """Its rank and its host, e.g. ``node 1 (10.0.0.5)``."""
+        return f"node {self.index} ({self.host})"
+
+    @property
+    def running(self) -> int:
+        """Number of its running ranks."""
+        return len(self.started) - len(self.ended)
+
+    def runs(self, pid: int) -> bool:
+        """Whether the rank whose wrapper has this PID has started here and not ended."""
+        return pid in self.started and pid not in self.ended
 
 
 class RanksTarget:
@@ -36,7 +76,13 @@ class RanksTarget:
     """
 
     def __init__(
-        self, nodes: Nodes, world_size: int, grace_s: float, say: Say, end_mpirun: Callable[[], None]
+        self,
+        nodes: Sequence[MpiNode],
+        world_size: int,
+        grace_s: float,
+        say: Say,
+        broadcast: Callable[[object], None],
+        end_mpirun: Callable[[], None],
     ) -> None:
         """Begin before the first attempt.
 
@@ -45,10 +91,11 @@ class RanksTarget:
             world_size: Number of ranks that were requested.
             grace_s: Seconds between SIGTERM and SIGKILL.
             say: Prints a message in the log.
+            broadcast: Sends all nodes a message.
             end_mpirun: Stops mpirun if it has not noticed that no rank is left.
         """
         self._nodes, self._world_size, self._grace_s = nodes, world_size, grace_s
-        self._say, self._end_mpirun = say, end_mpirun
+        self._say, self._broadcast, self._end_mpirun = say, broadcast, end_mpirun
         self.begin_attempt()
 
     suspends = False
@@ -64,7 +111,12 @@ class RanksTarget:
     @property
     def count(self) -> int:
         """Number of running ranks, according to their reports."""
-        return sum(node.running for node in self._nodes.all)
+        return sum(node.running for node in self._nodes)
+
+    @property
+    def started(self) -> int:
+        """Number of ranks that have reported their start."""
+        return sum(len(node.started) for node in self._nodes)
 
     @property
     def has_ended(self) -> bool:
@@ -73,14 +125,14 @@ class RanksTarget:
 
     def describe(self) -> str:
         """Return the ranks in words: ``8 ranks on 2 nodes``."""
-        ranks, nodes = self.count, len(self._nodes.all)
+        ranks, nodes = self.count, len(self._nodes)
         return f"{ranks} rank{'' if ranks == 1 else 's'} on {nodes} node{'' if nodes == 1 else 's'}"
 
     def pass_on(self, number: int, *, whole: bool, reached: bool = False) -> None:
         """Send a signal to all ranks, except SIGTSTP: see `suspends`."""
         if number != signal.SIGTSTP:
             self.passed_on.add(number)
-            self._nodes.channel.broadcast(PassOn(number))
+            self._broadcast(PassOn(number))
 
     def note(self, number: int) -> None:
         """Do nothing: the wrapper of each rank remembers the signal."""
@@ -90,13 +142,13 @@ class RanksTarget:
         if not self.begun:
             self.due = self._kill_at = time.monotonic() + self._grace_s
         self.begun = True
-        self._nodes.channel.broadcast(PassOn(number, ends=True))
+        self._broadcast(PassOn(number, ends=True))
         self.check()
 
     def kill(self) -> None:
         """Send SIGKILL to all ranks now."""
         self.begun = self.killed = True
-        self._nodes.channel.broadcast(PassOn(int(signal.SIGKILL), ends=True))
+        self._broadcast(PassOn(int(signal.SIGKILL), ends=True))
         self.due = time.monotonic() + KILL_WAIT_S
         self.check()
 
@@ -108,7 +160,7 @@ class RanksTarget:
         """
         if not self.begun or self.released or self.count:
             return
-        if self._nodes.count_started() >= self._world_size:
+        if self.started >= self._world_size:
             self._release()
         else:
             self._settled_at = time.monotonic() + SETTLE_S
@@ -131,5 +183,5 @@ class RanksTarget:
 
     def _release(self) -> None:
         self.released = True
-        self._nodes.channel.broadcast(Release())
+        self._broadcast(Release())
         self.due = time.monotonic() + MPI_END_S
