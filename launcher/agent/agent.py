@@ -445,19 +445,17 @@ class Agent:
     def _only_follows(self, process: Process) -> bool:
         """Whether the last error output of a process reports only a failure elsewhere."""
         runtime = self.runtime
-        found: list[bool] = []
 
-        def look() -> None:
+        def look() -> bool:
             index = self.group.processes.index(process)
             runtime.output.read_rest(index)
             if not may_follow(runtime.output.read_errors(index)):
-                return
+                return False
             from launcher.agent.ends import only_follows
 
-            found.append(only_follows(runtime, process))
+            return only_follows(runtime, process)
 
-        runtime.loop.guard(look)
-        return bool(found) and found[0]
+        return runtime.loop.guarded(look, False)
 
     def _note_failure(self, process: Process, end: Exit) -> None:
         runtime = self.runtime
@@ -472,20 +470,14 @@ class Agent:
 
     def _act(self, action: Action, process: Process) -> None:
         runtime = self.runtime
-        others = len(self.group.running)
         if action is Action.STOP:
-            runtime.say(
-                f"{process.name} {process.end}; stopping the other {'one' if others == 1 else others}",
-                "stopping",
-            )
-            self.stop_rest()
+            self._stop_others(process)
         elif action is Action.SETTLE:
             self._settles = True
             what = f"it lost another process, which gets {SETTLE_S:g} s to exit and report why"
             runtime.say(f"{process.name} {process.end}: {what}", "settling")
-            runtime.loop.timers.append(
-                Later(time.monotonic() + SETTLE_S, lambda: self._stop_settled(process))
-            )
+            due = time.monotonic() + SETTLE_S  # then the rank that it lost has not exited by itself
+            runtime.loop.timers.append(Later(due, lambda: self._stop_others(process)))
         elif action is Action.STOP_COMPANIONS:
             self.group.stopper.begin(signal.SIGTERM)
         elif action is Action.KEEP_COMPANIONS:
@@ -494,8 +486,8 @@ class Agent:
             due = time.monotonic() + runtime.watch.grace_s
             runtime.loop.timers.append(Later(due, self._stop_companions))
 
-    def _stop_settled(self, process: Process) -> None:
-        """Stop the others, because the rank that this process lost has not exited by itself."""
+    def _stop_others(self, process: Process) -> None:
+        """Stop the others because a process has failed, unless they are stopped already."""
         runtime = self.runtime
         others = len(self.group.running)
         if others and not runtime.is_ending:

@@ -1,4 +1,4 @@
-"""Runs a job that this launcher decides alone: calls the controller directly.
+"""The life of a job that this launcher decides alone: calls the controller directly.
 
 It is loaded only for a job that may restart, when its first processes have been started.
 """
@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import time
 
+from launcher.agent.readiness import Readiness
 from launcher.core.errors import EXIT_NOT_READY
+from launcher.core.signal import signal
 from launcher.failure.arbiter import PREEMPTED, RANK, Event
 from launcher.job import attempt, controller
 from launcher.job.commands import Print
@@ -16,9 +18,8 @@ from launcher.job.state import Job, Phase
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from launcher.core.log import Say
-    from launcher.core.supervision import Restarts
-    from launcher.failure.model import Verdict
+    from launcher.agent.agent import AgentParts
+    from launcher.agent.runtime import Outcome, Runtime
     from launcher.job.commands import EndJob
     from launcher.job.events import JobEvent
     from launcher.recovery.policy import Decision
@@ -28,21 +29,17 @@ LONGEST_S = 3600.0
 
 
 class Life:
-    """A job of one node."""
+    """A job of one node, from the start of its first processes on."""
 
-    def __init__(self, rule: Restarts, grace_s: float, run: str, say: Say, started_s: float) -> None:
-        """Begin with the first attempt.
-
-        Args:
-            rule: What the user allows.
-            grace_s: Seconds between SIGTERM and SIGKILL.
-            run: Name of this run.
-            say: Prints one line.
-            started_s: When the processes were started.
-        """
-        self._say = say
-        job = Job(1, grace_s=grace_s, restarts=rule, seed=run)
-        self._state = controller.begin(job, run, started_s)
+    def __init__(self, runtime: Runtime, parts: AgentParts) -> None:
+        self._runtime, self._outcomes, self._observers = runtime, parts.outcomes, parts.observers
+        self._decision: Decision | None = None
+        rule, group, started_s = runtime.watch.restarts, runtime.group, runtime.started_mono_ns / 1e9
+        job = Job(1, grace_s=runtime.watch.grace_s, restarts=rule, seed=runtime.run_id)
+        self._state = controller.begin(job, runtime.run_id, started_s)
+        self._readiness = Readiness(
+            runtime.loop, group, rule.health_argv, self._outcomes.wait_for_gpus, self._take, 0
+        )
         self._take(Ready(0, 0), started_s)  # a lone node is not examined before its first attempt
 
     def _take(self, event: JobEvent, now: float | None = None) -> None:
@@ -50,77 +47,81 @@ class Life:
         self._state, commands = controller.step(self._state, event, time.monotonic() if now is None else now)
         for command in commands:
             if isinstance(command, Print):
-                self._say(command.text, command.event)
-
-    # --- an attempt
-
-    @property
-    def attempt(self) -> int:
-        """Number of the attempt that runs, or ran last."""
-        return 0 if self._state.attempt is None else self._state.attempt.number
-
-    def take_back(self) -> None:
-        """Note that the platform takes this node back."""
-        event = Event(0, PREEMPTED, time.monotonic_ns(), EXIT_NOT_READY, asked=True, what=attempt.TAKEN_BACK)
-        self._take(Failed(0, event, self.attempt))
-
-    def receive(self, number: int) -> None:
-        """Note that the launcher was asked to end."""
-        self._take(Received(0, number))
-
-    def end_attempt(
-        self, status: int, verdict: Verdict | None, ended_ns: int, progressed: bool | None, *, is_held: bool
-    ) -> Decision | None:
-        """Return what follows from an attempt that has failed.
-
-        Args:
-            status: Exit status of its processes.
-            verdict: Why it failed; None if no verdict could be made.
-            ended_ns: When the first of them failed, monotonic nanoseconds.
-            progressed: Whether it made progress; None if that is not watched.
-            is_held: Whether a process survives SIGKILL.
-        """
-        if verdict is not None:
-            facts = {"pid": verdict.first.pid}
-            event = Event(0, RANK, ended_ns, status, what=verdict.headline, facts=facts)
-            self._take(Failed(0, event, self.attempt))
-        self._take(Exited(0, status, self.attempt, verdict, progressed, is_held))
-        pause, over = self._state.pause, self._state.over
-        return pause.again.decision if pause is not None else None if over is None else over.decision
-
-    # --- between two attempts
-
-    @property
-    def is_waiting(self) -> bool:
-        """Whether another attempt follows, and has not started yet."""
-        return self._state.phase is Phase.BETWEEN
-
-    @property
-    def starts_at(self) -> float | None:
-        """When the next attempt starts at the earliest, monotonic seconds; None if none follows."""
-        return None if self._state.pause is None else self._state.pause.starts_at
+                self._runtime.say(command.text, command.event)
 
     @property
     def over(self) -> EndJob | None:
-        """How the job has ended."""
+        """How the job has ended; None before that."""
         return self._state.over
 
     @property
-    def refusal(self) -> str:
-        """Why no attempt follows; empty if one does."""
-        over = self._state.over
-        return "" if over is None or over.decision is None else over.decision.why
+    def _attempt(self) -> int:
+        """Number of the attempt that runs, or ran last."""
+        return 0 if self._state.attempt is None else self._state.attempt.number
 
-    def wait_s(self) -> float:
-        """Return the seconds until `look` is due."""
-        due = self._state.due
-        return LONGEST_S if due is None else max(0.0, due - time.monotonic())
+    @property
+    def _is_told(self) -> bool:
+        """Whether the job was told to end, so that no attempt may follow."""
+        forwarder = self._runtime.forwarder
+        return forwarder.told is not None or forwarder.was_interrupted or self._observers.preemption.is_due
 
-    def look(self) -> None:
-        """Do what is due."""
-        self._take(Tick())
+    def restarts(self) -> bool:
+        """Whether another attempt follows the one that has failed; returns when it is time."""
+        runtime, outcomes, outcome = self._runtime, self._outcomes, self._outcomes.find()
+        has_ended_as_told = self._is_told and runtime.told_before is not None
+        if outcome.status and not has_ended_as_told:
+            runtime.loop.guard(lambda: self._conclude(outcome))
+        pause = self._state.pause
+        if pause is None or self._decision is None:
+            return False  # the end of the job reports it
+        outcomes.report()
+        self.say_decision()
+        outcomes.starts_at = pause.starts_at
+        self._readiness.check(pause.again.attempt)
+        while self._state.phase is Phase.BETWEEN:
+            due = self._state.due
+            wait_s = LONGEST_S if due is None else max(0.0, due - time.monotonic())
+            runtime.loop.turn_until(lambda: self._is_told or self._state.phase is not Phase.BETWEEN, wait_s)
+            self._pass_on()
+            self._take(Tick())
+        over = self.over
+        if over is not None and over.decision is not None:
+            outcomes.give_up(over.decision.why)
+            return False
+        runtime.attempt = self._attempt
+        return True
 
-    def note_ready(self, unhealthy: str = "") -> None:
-        """Note that nothing of the last attempt is left, and what the health command has found."""
-        if self.is_waiting and self._state.pause is not None:
-            self._take(Ready(0, self._state.pause.again.attempt, unhealthy))
+    def _pass_on(self) -> None:
+        """Pass on that the job has been told to end."""
+        if self._observers.preemption.is_due:
+            now_ns, what = time.monotonic_ns(), attempt.TAKEN_BACK
+            event = Event(0, PREEMPTED, now_ns, EXIT_NOT_READY, asked=True, what=what)
+            self._take(Failed(0, event, self._attempt))
+        elif self._is_told:
+            self._take(Received(0, self._runtime.forwarder.told or signal.SIGINT))
+
+    def _conclude(self, outcome: Outcome) -> None:
+        """Let the controller decide what follows from an attempt that has failed."""
+        runtime, observers, outcomes = self._runtime, self._observers, self._outcomes
+        number, status, verdict = self._attempt, outcome.status, outcome.verdict
+        self._pass_on()
+        if verdict is not None:
+            ended_ns = runtime.started_mono_ns + verdict.ended_ns - runtime.started_ns
+            facts = {"pid": verdict.first.pid}
+            self._take(
+                Failed(0, Event(0, RANK, ended_ns, status, what=verdict.headline, facts=facts), number)
+            )
+        is_held = bool(runtime.group.find_survivors())
+        self._take(Exited(0, status, number, verdict, observers.progressed, is_held))
+        pause, over = self._state.pause, self.over
+        self._decision = (
+            pause.again.decision if pause is not None else None if over is None else over.decision
+        )
+        if self._decision is not None:
+            outcomes.history.note(outcomes.describe(outcome), self._decision)
+
+    def say_decision(self) -> None:
+        """Print once what follows from an attempt that has failed."""
+        decision, self._decision = self._decision, None
+        if decision is not None:
+            self._runtime.say(decision.describe(), "restart" if decision.restarts else "no-restart")

@@ -117,15 +117,13 @@ class Outcomes:
         runtime = self._runtime
         if not self.has_failed and not runtime.group.find_survivors():
             return Outcome(0)
-        found: list[Outcome] = []
 
-        def find() -> None:
+        def find() -> Outcome:
             from launcher.agent.report import find_outcome
 
-            found.append(find_outcome(runtime, self._observers))
+            return find_outcome(runtime, self._observers)
 
-        runtime.loop.guard(find)
-        return found[0] if found else Outcome(0 if runtime.first is None else runtime.first.status)
+        return runtime.loop.guarded(find, Outcome(0 if runtime.first is None else runtime.first.status))
 
     def report(self) -> int:
         """Report once how an attempt ended, and return the status."""

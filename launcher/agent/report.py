@@ -44,9 +44,7 @@ def find_outcome(runtime: Runtime, observers: Observers) -> Outcome:
     if preempted is not None:
         return Outcome(EXIT_NOT_READY, preempted)
     survivors = runtime.group.describe_survivors()
-    firsts: list[Process | None] = []
-    runtime.loop.guard(lambda: firsts.append(find_first(runtime)))
-    first, reason = firsts[0] if firsts else runtime.first, runtime.reason
+    first, reason = runtime.loop.guarded(lambda: find_first(runtime), runtime.first), runtime.reason
     if first is None and reason is not None:
         # All ended with 0, before or when they were told to end: the job that the launcher ended has failed.
         first = min(runtime.group.ended, key=_order_of_ends, default=None)
@@ -55,9 +53,7 @@ def find_outcome(runtime: Runtime, observers: Observers) -> Outcome:
         return Outcome(128 + signal.SIGKILL, line=line)
     if first is None:
         return Outcome(0)
-    found: list[Verdict | None] = []
-    runtime.loop.guard(lambda: found.append(judge(runtime, observers, first, survivors)))
-    verdict = found[0] if found else None
+    verdict = runtime.loop.guarded(lambda: judge(runtime, observers, first, survivors), None)
     status = first.status if reason is None else reason.status
     # A process that shares our terminal has printed the reason right above.
     typed = runtime.shares_terminal and not first.child.called and (first.code or 0) > 0

@@ -171,7 +171,7 @@ def _read(message: Start | Refuse | Over, meeting: Meeting) -> tuple[str, ...]:
         LauncherError: There are none.
     """
     if isinstance(message, Start):
-        return read_hosts(message.agreed, meeting.node_count)
+        return read_hosts(message, meeting.node_count)
     if isinstance(message, Over):
         raise _make_missing(meeting, message.why)
     from launcher.cluster.outcome import read_refusal

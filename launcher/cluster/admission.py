@@ -29,20 +29,6 @@ SUCCESSOR_S = 5.0
 """Seconds after the loss of a node in which a launcher that has called in its place calls again."""
 
 
-class Call:
-    """A launcher that is joining.
-
-    Attributes:
-        connection: Its connection.
-        caller: The launcher, with its facts.
-        join: Its first message.
-        heard_ns: When that was heard, monotonic nanoseconds.
-    """
-
-    def __init__(self, connection: Connection, caller: Member, join: Join, heard_ns: int) -> None:
-        self.connection, self.caller, self.join, self.heard_ns = connection, caller, join, heard_ns
-
-
 class Admission:
     """Makes events of the controller from first messages, and keeps their connections for its answer."""
 
@@ -66,7 +52,7 @@ class Admission:
         """
         self._find = find
         self._members, self._feed, self._turned_away, self._say = members, feed, turned_away, say
-        self._calls: dict[str, Call] = {}
+        self._calls: dict[str, Member] = {}
         self._claims: dict[int, tuple[float, str, str]] = {}
         """Launchers that have called as a node of ours, by index: when to report it, the address, and why."""
 
@@ -103,8 +89,8 @@ class Admission:
         if join.session in self._calls or (known is not None and known.index != index):
             raise Garbled("joins twice")
         facts = {**vars(join), "clock_ahead_s": compare_clocks(join.wall_ns, time.time_ns())}
-        caller = Member(index, facts, address)
-        self._calls[join.session] = Call(connection, caller, join, heard_ns)
+        caller = Member(index, facts, address, connection, (join.mono_ns, heard_ns))
+        self._calls[join.session] = caller
         refusal = None if known is not None or join.begun else self._find_refusal(caller)
         host, described = caller.host, caller.described
         try:
@@ -113,7 +99,7 @@ class Admission:
             if self._calls.pop(join.session, None) is not None:
                 connection.close()
 
-    def take_call(self, session: str) -> Call | None:
+    def take_call(self, session: str) -> Member | None:
         """Return the call of a launcher about which the controller has decided; None if it does not call."""
         return self._calls.pop(session, None)
 
@@ -155,9 +141,9 @@ class Admission:
 
     def send_away(self, session: str) -> None:
         """Reject a launcher whose place is taken, or that belongs to another job."""
-        call = self._calls.pop(session, None)
-        if call is not None:
-            self._send_away(call.connection, call.caller.address, call.caller.index)
+        caller = self._calls.pop(session, None)
+        if caller is not None and caller.connection is not None:
+            self._send_away(caller.connection, caller.address, caller.index)
 
     def _send_away(self, connection: Connection, address: str, index: int) -> None:
         members, shape = self._members, self._members.shape

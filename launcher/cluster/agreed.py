@@ -14,27 +14,23 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from launcher.cluster.messages import Start
     from launcher.cluster.settings import Shape
     from launcher.core.log import Say
     from launcher.core.model import Plan
 
-    Agreed = Mapping[str, object]
     Replan = Callable[[int, Mapping[int, int], tuple[str, ...]], Plan]
 
-RUN, PORT, SEATS, HOSTS = "run", "master_port", "seats", "hosts"
-"""The name of the run; the port of the rendezvous; the ranks of nodes that took the place of others, by
-index; the addresses of all nodes."""
-RUN_LENGTH = 64
 HOSTS_LENGTH = 60_000
 """Characters of the addresses of all nodes, of the 64 KiB of a frame: those of 9,000 nodes, 3,600 by IPv6."""
 HOSTS_LIMIT = 1 << 20
 """Characters of them once unpacked."""
 
 
-def choose(plan: Plan, run: str, last: Agreed | None, replan: Replan, say: Say) -> dict[str, object]:
+def choose(plan: Plan, run: str, last: Start | None, replan: Replan, say: Say) -> dict[str, object]:
     """Return node 0's choices for an attempt; ``last``: the previous attempt's, if any."""
-    port = choose_port(plan, say) if last is None else find_next_port(plan, last.get(PORT), replan)
-    return {PORT: port, RUN: run}
+    port = choose_port(plan, say) if last is None else find_next_port(plan, last.master_port, replan)
+    return {"master_port": port, "run": run}
 
 
 def choose_port(plan: Plan, say: Say) -> int:
@@ -47,13 +43,13 @@ def choose_port(plan: Plan, say: Say) -> int:
     return port
 
 
-def find_next_port(plan: Plan, last: object, replan: Replan) -> int:
+def find_next_port(plan: Plan, last: int | None, replan: Replan) -> int:
     """Return a free port for the rendezvous of the next attempt.
 
     It differs from the last one, so that remains of the last attempt cannot connect to it. It stays the same
     if the user's own MASTER_PORT insists on it.
     """
-    before = last if isinstance(last, int) else plan.topology.master_port
+    before = plan.topology.master_port if last is None else last
     port = find_free_port(before) or Host().free_port()
     return port if replan(port, {}, ()).topology.master_port == port else before
 
@@ -73,7 +69,7 @@ def remember_last(replan: Replan) -> Replan:
     return find
 
 
-def adopt(plan: Plan, agreed: Agreed, seats: Mapping[int, int], replan: Replan) -> Plan:
+def adopt(plan: Plan, agreed: Start, seats: Mapping[int, int], replan: Replan) -> Plan:
     """Return the plan with the port of the rendezvous that node 0 has chosen, and the nodes of this attempt.
 
     Args:
@@ -86,11 +82,9 @@ def adopt(plan: Plan, agreed: Agreed, seats: Mapping[int, int], replan: Replan) 
     Raises:
         NotReady: A setting of the user requires another port, or the addresses do not fit the job.
     """
-    told = agreed.get(PORT)
-    hosts: tuple[str, ...] = ()
-    if plan.meeting is not None:
-        hosts = read_hosts(agreed, plan.meeting.node_count)
-    port = told if type(told) is int and 0 < told < 1 << 16 else plan.topology.master_port
+    told = agreed.master_port or 0
+    hosts = () if plan.meeting is None else read_hosts(agreed, plan.meeting.node_count)
+    port = told if 0 < told < 1 << 16 else plan.topology.master_port
     if port == plan.topology.master_port and not seats and not hosts:
         return plan
     found = replan(port, seats, hosts)
@@ -101,14 +95,13 @@ def adopt(plan: Plan, agreed: Agreed, seats: Mapping[int, int], replan: Replan) 
     raise NotReady(port_taken(found.topology.master_port, "node 0", user, "", fix))
 
 
-def name_run(agreed: Agreed) -> str:
-    """Return the name of the run; empty if node 0 did not send it."""
-    told = agreed.get(RUN)
-    return told if isinstance(told, str) and len(told) <= RUN_LENGTH and told.isalnum() else ""
+def name_mark(run: str, index: int) -> str:
+    """Return the name in the mark of a node's processes; empty if that of the run is not known."""
+    return f"{run}-{index}" if run else ""
 
 
-def pack_hosts(hosts: Iterable[str]) -> dict[str, object]:
-    """Return the addresses of all nodes as a value of the start signal.
+def pack_hosts(hosts: Iterable[str]) -> str:
+    """Return the addresses of all nodes for the start signal.
 
     Raises:
         ValueError: They do not fit into a frame.
@@ -119,10 +112,10 @@ def pack_hosts(hosts: Iterable[str]) -> dict[str, object]:
     packed = base64.b64encode(zlib.compress(" ".join(hosts).encode())).decode()
     if len(packed) > HOSTS_LENGTH:
         raise ValueError("too many addresses of nodes for the start signal: list the nodes (--hosts)")
-    return {HOSTS: packed}
+    return packed
 
 
-def read_hosts(agreed: Agreed, node_count: int) -> tuple[str, ...]:
+def read_hosts(agreed: Start, node_count: int) -> tuple[str, ...]:
     """Return the address of every node, node 0 first.
 
     Raises:
@@ -131,7 +124,7 @@ def read_hosts(agreed: Agreed, node_count: int) -> tuple[str, ...]:
     import base64
     import zlib
 
-    told, reading = agreed.get(HOSTS), zlib.decompressobj()
+    told, reading = agreed.hosts, zlib.decompressobj()
     try:
         text = reading.decompress(base64.b64decode(told if isinstance(told, str) else ""), HOSTS_LIMIT)
         hosts = each_once(text.decode().split())
@@ -142,25 +135,21 @@ def read_hosts(agreed: Agreed, node_count: int) -> tuple[str, ...]:
     return hosts
 
 
-def read_seats(agreed: Agreed, shape: Shape) -> dict[int, int]:
+def read_seats(agreed: Start, shape: Shape) -> dict[int, int]:
     """Return the ranks of nodes that took the place of others, by index.
 
     Raises:
         Garbled: A node or a place that the job does not have, or two nodes with one place.
     """
-    told = agreed.get(SEATS, {})
-    indices = {str(index): index for index in range(shape.node_count + shape.spare_count)}
-    ranks = range(shape.node_count)
-    if not isinstance(told, dict) or not all(index in indices for index in told):
-        raise Garbled("seats of nodes that are none of the job")
-    if not all(type(rank) is int and rank in ranks for rank in told.values()):
-        raise Garbled("seats that are none of the job")
-    if len(set(told.values())) < len(told):
+    seats, indices = agreed.seats, {str(one): one for one in range(shape.node_count + shape.spare_count)}
+    if not (seats.keys() <= indices.keys() and all(rank < shape.node_count for rank in seats.values())):
+        raise Garbled("seats, or nodes in them, that are none of the job")
+    if len(set(seats.values())) < len(seats):
         raise Garbled("a seat of two nodes")
-    return {indices[index]: rank for index, rank in told.items()}
+    return {indices[index]: rank for index, rank in seats.items()}
 
 
-def read_rank(agreed: Agreed, shape: Shape) -> int | None:
+def read_rank(agreed: Start, shape: Shape) -> int | None:
     """Return the rank of this node in the attempt; None if it is a spare one.
 
     Raises:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from errno import ECONNREFUSED
-from os import strerror
+from collections import deque
 
 from launcher.channel.connection import UNSENT_LIMIT_BYTES, Connection
 from launcher.channel.frames import Calling, HandshakeFailed
@@ -43,7 +42,7 @@ from launcher.job.settings import BEAT_S, QUIET_S, SAY_EVERY_S
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from typing import Protocol
 
     from launcher.cluster.join import Join
@@ -141,7 +140,7 @@ class CoordinatorClient:
         now = time.monotonic()
         self.due: float | None = now
         self.offset: Offset | None = None
-        self._delays: list[float] = []
+        self._delays: deque[float] = deque(maxlen=DELAYS)
         self.connect_status = ConnectStatus(shape)
         self.has_met = self.is_connected = self.has_started = False
         self._attempt_last = -1
@@ -167,7 +166,7 @@ class CoordinatorClient:
         self._beat_at = now
         self._say_at = now + SAY_EVERY_S
         self._heard = now
-        self._unheard: list[object] = []
+        self._unheard: deque[object] = deque(maxlen=UNHEARD_MAX)
         self._is_closed = False
 
     # --- calling
@@ -201,7 +200,6 @@ class CoordinatorClient:
             self._answer_s,
             self._loop,
             lambda connected, calling: self._open(connected, calling, place),
-            self._on_refused,
             lambda why, next_port: self._fail_attempt(attempt, place, why, next_port),
         )
         self._attempt = attempt
@@ -211,7 +209,10 @@ class CoordinatorClient:
 
     def _fail_attempt(self, attempt: ConnectAttempt, place: Endpoint, why: str, next_port: bool) -> None:
         if attempt not in self._mute:
-            self._fail(why, next_port)
+            # The coordinator takes the first free port. So it is at a later one than a free port only if
+            # another job had that port and has ended since: try the later ones now and then.
+            looks_further = self._port > 0 or self._attempts % LOOK_ROUND == LOOK_ROUND - 1
+            self._fail(why, looks_further if why == NOT_YET else next_port)
             return
         self._mute.remove(attempt)
         if not self._mute and self._attempt is None and self._retry_at is None:
@@ -236,19 +237,16 @@ class CoordinatorClient:
                 self._port += 1
             self._begin()
 
+    @property
+    def _calls(self) -> list[ConnectAttempt]:
+        """All attempts that are in progress."""
+        return [*self._mute, *filter(None, (self._attempt,))]
+
     def _drop_attempts(self) -> None:
         """Close all attempts that are in progress."""
-        for attempt in (*self._mute, *filter(None, (self._attempt,))):
+        for attempt in self._calls:
             attempt.close()
         self._mute, self._attempt = [], None
-
-    def _on_refused(self, error: int) -> None:
-        if error == ECONNREFUSED:
-            # The coordinator takes the first free port. So it is at a later one than a free port only if
-            # another job had that port and has ended since: try the later ones now and then.
-            self._fail(NOT_YET, next_port=self._port > 0 or self._attempts % LOOK_ROUND == LOOK_ROUND - 1)
-        else:
-            self._fail(strerror(error), next_port=False)
 
     def _open(self, connected: socket.socket, calling: Calling, place: Endpoint) -> None:
         """Join on the new connection, after both sides have proved themselves; it replaces a silent one."""
@@ -293,7 +291,7 @@ class CoordinatorClient:
             if not self._address % max(1, len(self._addresses)) and not self.has_met:
                 self._addresses = ()  # a name may resolve to something else while containers start
         if self._retry_at is not None:
-            self._wake(self._retry_at)
+            self.due = self._retry_at if self.due is None else min(self.due, self._retry_at)
 
     def _on_closed(self, why: str) -> None:
         was_connected, self._connection, self.is_connected = self.is_connected, None, False
@@ -310,7 +308,7 @@ class CoordinatorClient:
         What is about the end of the job `launcher.job.node` repeats after each reconnection.
         """
         if not isinstance(message, (Failed, Received, Exited, Ready, Left, *self._streams)):
-            self._unheard = [*self._unheard[1 - UNHEARD_MAX :], message]
+            self._unheard.append(message)
         if self.is_connected and self._connection is not None:
             self._connection.send(pack(message))
 
@@ -344,7 +342,7 @@ class CoordinatorClient:
             return
         match message:
             case Beat():
-                self._delays = [*self._delays[1 - DELAYS :], max(0.0, now - message.sent)]
+                self._delays.append(max(0.0, now - message.sent))
                 self._on_answered(min(message.sent, now))
             case Welcome():
                 back_ns = time.monotonic_ns()
@@ -361,21 +359,17 @@ class CoordinatorClient:
             case Waiting():
                 self.connect_status.reason = f"it waits for other {self._shape.member}s: {message.what}"
                 self._say(f"{self._shape.member} 0 is {message.what}", "waiting")
-            case Busy():
-                self._is_refused(message.why)
+            case Busy():  # it has our key, but is of another job or started without us: try the next port
+                if self._connection is not None:
+                    self._connection.close()
+                self._connection, self.is_connected, self.has_met = None, False, False
+                self._fail(message.why)
             case _:
                 if isinstance(message, (Start, Again)):
                     self.has_started = True
                 if isinstance(message, Start):
                     self._attempt_last = message.attempt
                 self._deliver(message)
-
-    def _is_refused(self, why: str) -> None:
-        """Try the next port: this coordinator has our key, but is of another job or started without us."""
-        if self._connection is not None:
-            self._connection.close()
-        self._connection, self.is_connected, self.has_met = None, False, False
-        self._fail(why)
 
     # --- time
 
@@ -385,32 +379,42 @@ class CoordinatorClient:
         if late_s > LATE_S:  # we were paused, not node 0: its messages are still unread
             self._heard += late_s
             self._until += late_s
-            for attempt in (*self._mute, *filter(None, (self._attempt,))):
+            for attempt in self._calls:
                 attempt.until += late_s
         if self.is_connected and not self._streams:
             self._call_beside(now)
-        if self._retry_at is not None and now >= self._retry_at:
-            self._call()
-        elif self._attempt is not None:
-            if now >= self._attempt.until:
-                self._attempt.give_up()
-            else:
-                self._call_past(now)
-        elif self._connection is not None and not self.is_connected and now >= self._until:
-            self._connection.close()
-            self._on_closed("no welcome")
-        for attempt in [one for one in self._mute if now >= one.until]:
-            attempt.give_up()
-        if self.is_connected and now >= self._beat_at and self._connection is not None:
-            self._beat_at = now + BEAT_S
-            self._connection.send(pack(Beat(now)))
-        if self.is_connected and now > self._silent_at and self._connection is not None:
-            self._connection.close()
-            self._on_closed("it stopped responding")
+        for when, act in list(self._waits()):
+            if now >= when:
+                act()
+        self._call_past(now)
         if not (self.has_started or self.is_connected) and self._looking is None and now >= self._say_at:
             self._say_at = now + SAY_EVERY_S
             self._look(lambda: self._say(f"waiting for {self._shape.member} 0: {self.explain()}", "waiting"))
-        self._set_due(now)
+        mute_s = self._answer_s * MUTE_SHARE if self._attempt is not None else BEAT_S / 2
+        self.due = max(now, min((now + min(mute_s, BEAT_S / 2), *(when for when, _ in self._waits()))))
+
+    def _waits(self) -> Iterator[tuple[float, Callable[[], None]]]:
+        """Yield what is to be done, and when."""
+        if self._retry_at is not None:
+            yield self._retry_at, self._call
+        for attempt in self._calls:
+            yield attempt.until, attempt.give_up
+        if self.is_connected:
+            yield self._beat_at, self._beat
+            yield self._silent_at + 0.001, lambda: self._hang_up("it stopped responding")
+        elif self._connection is not None and self._attempt is None:
+            yield self._until, lambda: self._hang_up("no welcome")
+
+    def _beat(self) -> None:
+        now = time.monotonic()
+        self._beat_at = now + BEAT_S
+        if self._connection is not None:
+            self._connection.send(pack(Beat(now)))
+
+    def _hang_up(self, why: str) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._on_closed(why)
 
     @property
     def _silent_at(self) -> float:
@@ -482,24 +486,6 @@ class CoordinatorClient:
                 except OSError:
                     pass  # its link may be down
             time.sleep(RETRY_S)
-
-    def _set_due(self, now: float) -> None:
-        times = [now + BEAT_S / 2]
-        if self._retry_at is not None:
-            times.append(self._retry_at)
-        if self.is_connected:
-            times.append(self._beat_at)
-        times += [attempt.until for attempt in self._mute]
-        if self._attempt is not None:
-            times += [self._attempt.until, now + self._answer_s * MUTE_SHARE]
-        elif self._connection is not None and not self.is_connected:
-            times.append(self._until)
-        if self.is_connected:
-            times.append(self._silent_at + 0.001)
-        self.due = max(now, min(times))
-
-    def _wake(self, when: float) -> None:
-        self.due = when if self.due is None else min(self.due, when)
 
     def close(self) -> None:
         """Leave the channel."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import socket
 import time
-from errno import EINPROGRESS
+from errno import ECONNREFUSED, EINPROGRESS
+from os import strerror
 
 from launcher.channel.frames import (
     NONCE_BYTES,
@@ -70,7 +71,6 @@ class ConnectAttempt:
         answer_s: float,
         loop: Loop,
         opened: Callable[[socket.socket, Calling], None],
-        refused: Callable[[int], None],
         failed: Callable[[str, bool], None],
     ) -> None:
         """Prepare the attempt.
@@ -81,12 +81,11 @@ class ConnectAttempt:
             loop: The loop that waits for the socket.
             opened: Takes the socket, which the loop does not watch, and the handshake in which both sides
                 have proved themselves.
-            refused: Takes the errno of a call that failed.
             failed: Takes why there is no connection, and whether the next port may be worth a try.
         """
         self.until = time.monotonic() + CONNECT_S
         self._key, self._answer_s, self._loop = key, answer_s, loop
-        self._opened, self._refused, self._failed = opened, refused, failed
+        self._opened, self._failed = opened, failed
         self._socket: socket.socket | None = None
         self._calling: Calling | None = None
         self._connected_at = 0.0
@@ -123,8 +122,7 @@ class ConnectAttempt:
             self._socket = None
 
     def _refuse(self, error: int) -> None:
-        self.close()
-        self._refused(error)
+        self._fail(NOT_YET if error == ECONNREFUSED else strerror(error), next_port=False)
 
     def _fail(self, why: str, *, next_port: bool = True) -> None:
         self.close()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from launcher.core.blocks import read_blocks
-from launcher.core.frozen import frozen
+from launcher.core.frozen import frozen, replace
 from launcher.core.redact import printable, quote
 
 PROBLEM, WARNING = "problem", "warning"
@@ -19,7 +19,7 @@ CLOCK_S = 2.0
 VALUE_LENGTH = 120
 GROUPS_SHOWN = 8
 NODES_SHOWN = 12
-SETTING = "setting "
+SETTING, CLOCK = "setting ", "clock"
 
 
 @frozen
@@ -83,17 +83,20 @@ def compare(facts_by_node: Mapping[str, Mapping[str, object]]) -> list[Disagreem
         facts_by_node: Each node's facts, by the node's name. A fact that a node does not know (None, or
             missing) is not compared.
     """
-    nodes = facts_by_node.items()
-    rules = read_rules()
-    found = [_compare(rule, {name: facts.get(rule.key) for name, facts in nodes}) for rule in rules]
-    found.append(_compare_clocks(facts_by_node))
-    # They would hide a problem, and most of them follow from it.
-    has_problem = any(item is not None and item.is_problem for item in found)
-    for name in () if has_problem else _setting_names(facts_by_node):
-        rule = Rule(**{**vars(SETTINGS_RULE), "key": SETTING + name, "title": name})
-        found.append(_compare(rule, {node: _setting(facts, name) for node, facts in nodes}))
-    there = [item for item in found if item is not None]
-    return sorted(there, key=lambda item: not item.is_problem)
+    clocks = describe_clocks(facts_by_node)
+    nodes = {name: {CLOCK: clocks.get(name), **facts} for name, facts in facts_by_node.items()}
+    compared = [
+        _compare(rule, {name: facts.get(rule.key) for name, facts in nodes.items()}) for rule in read_rules()
+    ]
+    found = [item for item in compared if item is not None]
+    if any(item.is_problem for item in found):  # settings would hide it, and most of them follow from it
+        return sorted(found, key=lambda item: not item.is_problem)
+    settings = {name: _read_settings(facts) for name, facts in nodes.items()}
+    for setting in sorted({one for values in settings.values() for one in values}):
+        rule = replace(SETTINGS_RULE, key=SETTING + setting, title=setting)
+        item = _compare(rule, {name: values.get(setting) for name, values in settings.items()})
+        found += [] if item is None else [item]
+    return found
 
 
 def _compare(rule: Rule, values: Mapping[str, object]) -> Disagreement | None:
@@ -113,42 +116,23 @@ def _compare(rule: Rule, values: Mapping[str, object]) -> Disagreement | None:
     return Disagreement(rule, tuple((text, tuple(names)) for text, names in (*groups, *rest)))
 
 
-def _setting_names(facts_by_node: Mapping[str, Mapping[str, object]]) -> list[str]:
-    names: set[str] = set()
-    for facts in facts_by_node.values():
-        settings = facts.get("settings")
-        if isinstance(settings, Mapping):
-            names.update(name for name in settings if isinstance(name, str))
-    return sorted(names)
-
-
-def _setting(facts: Mapping[str, object], name: str) -> object:
+def _read_settings(facts: Mapping[str, object]) -> Mapping[str, object]:
     settings = facts.get("settings")
-    return settings.get(name) if isinstance(settings, Mapping) else None
+    return settings if isinstance(settings, Mapping) else {}
 
 
-def _compare_clocks(facts_by_node: Mapping[str, Mapping[str, object]]) -> Disagreement | None:
-    """Compare how far the nodes' clocks are ahead of node 0's, if measured."""
+def describe_clocks(facts_by_node: Mapping[str, Mapping[str, object]]) -> dict[str, str]:
+    """Return how far the clock of each node is ahead of most, if it was measured against node 0's."""
     ahead = {
         name: float(value)
         for name, facts in facts_by_node.items()
         if isinstance(value := facts.get("clock_ahead_s"), (int, float)) and not isinstance(value, bool)
     }
-    if not ahead:
-        return None
-    middle = sorted(ahead.values())[len(ahead) // 2]
-    rule = Rule(
-        "clock_ahead_s",
-        "clock",
-        WARNING,
-        "times in logs cannot be compared, and certificates may not be valid",
-        "chrony or another time service on all nodes: launcher check",
-    )
-    values = {
+    middle = sorted(ahead.values())[len(ahead) // 2] if ahead else 0.0
+    return {
         name: "as most" if abs(seconds - middle) <= CLOCK_S else f"{seconds - middle:+.1f} s"
         for name, seconds in ahead.items()
     }
-    return _compare(rule, values)
 
 
 def render_table(found: Sequence[Disagreement]) -> list[str]:

@@ -39,7 +39,7 @@ from launcher.job.state import Phase
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import Any
 
     from launcher.channel.connection import Connection
@@ -112,7 +112,7 @@ class Coordinator:
         loop: Loop,
         say: Say,
         deliver: Callable[[object], None],
-        agree: Callable[[int], Message],
+        agree: Callable[[int], Mapping[str, Any]],
         find_reasons: FindReasons,
         history: Callable[[], History],
         restarts: Restarts | None = None,
@@ -195,7 +195,7 @@ class Coordinator:
         for command in found:
             self._do(command)
 
-    def _do(self, command: commands.Command) -> None:
+    def _do(self, command: commands.JobCommand) -> None:
         match command:
             case commands.StartAttempt():
                 self._start(command)
@@ -229,7 +229,7 @@ class Coordinator:
         attempts, number = self._attempts, command.attempt
         attempts.release()
         try:
-            agreed = {**self._agree(number), **self._describe_nodes(command.order)}
+            start = messages.Start(number, **{**self._agree(number), **self._describe_nodes(command.order)})
         except (OSError, LauncherError) as error:
             why = f"node 0 finds no port for attempt {number}: {printable(str(error))}"
             self.feed(events.Unable(0, why))
@@ -238,16 +238,14 @@ class Coordinator:
             self.feed(events.Unable(0, describe_error(error)))
             raise
         self.evidence = self._make_evidence(number)
-        self._send_all(command, messages.Start(agreed, number))
+        self._send_all(command, start)
         attempts.note_start()
 
-    def _describe_nodes(self, order: tuple[int, ...]) -> Message:
+    def _describe_nodes(self, order: tuple[int, ...]) -> Mapping[str, Any]:
         """Return the part of the start signal about nodes: which took the place of others, all addresses."""
         seats = {str(index): rank for index, rank in self.state.seats.items()}
-        found: Message = {"seats": seats} if seats else {}
-        if self._shape.tells_hosts:
-            found |= pack_hosts(self.members.find_addresses(order))
-        return found
+        hosts = pack_hosts(self.members.find_addresses(order)) if self._shape.tells_hosts else None
+        return {"seats": seats, "hosts": hosts}
 
     def _go_on(self, command: commands.EndAttempt) -> None:
         """Say that another attempt follows; its lines wait for the report of the one that has failed."""
@@ -292,9 +290,9 @@ class Coordinator:
                 return  # an attempt that could not start: no node was told of it
             message = make_over(what)
         if member is None:
-            call = self._admission.take_call(command.session)
-            if call is not None:
-                self.members.send_off(call.connection, message)
+            caller = self._admission.take_call(command.session)
+            if caller is not None and caller.connection is not None:
+                self.members.send_off(caller.connection, message)
         elif isinstance(what, commands.EndJob) and what.leaves:
             connection, member.connection = member.connection, None
             if connection is not None:
@@ -305,15 +303,14 @@ class Coordinator:
 
     def _let_in(self, command: commands.Admit) -> None:
         """Use the connection of a launcher from now on."""
-        call = self._admission.take_call(command.session)
-        assert call is not None  # noqa: S101 - it has just joined
-        connection, index, now = call.connection, command.node, time.monotonic()
+        caller = self._admission.take_call(command.session)
+        assert caller is not None and caller.connection is not None  # noqa: S101 - it has just joined
+        connection, index, now = caller.connection, command.node, time.monotonic()
         member = self.members.find(command.session)
         if member is not None:
-            member.reconnect(connection, call.caller.address)
+            member.reconnect(connection, caller.address)
         else:
-            member = call.caller
-            member.connection = connection
+            member = caller
             self.members.put(member)
             self._admission.note_admitted(index)
         self._silence.forget(index)
@@ -323,7 +320,7 @@ class Coordinator:
             lambda message: self._on_message(known, message),
             lambda why: self._on_closed(known, connection, why),
         )
-        connection.send(pack(messages.Welcome(call.join.mono_ns, call.heard_ns, time.monotonic_ns())))
+        connection.send(pack(messages.Welcome(*caller.joined_ns, time.monotonic_ns())))
         for encoded in member.unheard:
             connection.send_encoded(encoded)
         self._service.on_let_in(index, connection)
@@ -365,6 +362,13 @@ class Coordinator:
         else:
             name = self.members.name(member.index)
             self.acceptor.turned_away.note(member.address, f"sends too many messages: as {name}")
+
+    def send(self, message: object) -> None:
+        """Handle a message of node 0 itself."""
+        self.hear(0, message)
+
+    def report_killed(self) -> None:
+        """Do nothing: the other nodes notice that their connections have ended."""
 
     def hear(self, index: int, message: object) -> None:
         """Handle a message of a node, which may be node 0 itself."""

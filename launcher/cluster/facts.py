@@ -123,21 +123,17 @@ def _find_addresses(host: Host) -> list[str]:
 def _find_libraries(plan: Plan, host: Host, environ: Mapping[str, str]) -> dict[str, object]:
     """Return the versions of torch and NCCL that this job uses, as far as known."""
     argv = plan.processes[0].argv if plan.processes else ()
-    found = _find_packages(host, argv[0] if argv else None, environ)
+    python = argv[0] if argv else None
+    packages = {item.name: item.version for item in host.packages(python, environ) or ()}
+    nccl = next((packages[name] for name in NCCLS if name in packages), None)
+    if nccl is None and "torch" not in packages:
+        nccl = next((item.version for item in find_library(host, environ, "libnccl.so.2")), None) or None
+    found: dict[str, object] = {"torch": packages.get("torch"), "nccl": nccl}
     if not plan.machine.gpu_count:
         found["nccl"] = None  # no process uses it
     if any(item.name == "TF_CONFIG" for process in plan.processes for item in process.settings):
         found["torch"] = None  # it may be installed, but does not train
     return found
-
-
-def _find_packages(host: Host, python: str | None, environ: Mapping[str, str]) -> dict[str, object]:
-    """Return the versions of torch and NCCL in the command's Python."""
-    packages = {item.name: item.version for item in host.packages(python, environ) or ()}
-    nccl = next((packages[name] for name in NCCLS if name in packages), None)
-    if nccl is None and "torch" not in packages:
-        nccl = next((item.version for item in find_library(host, environ, "libnccl.so.2")), None) or None
-    return {"torch": packages.get("torch"), "nccl": nccl}
 
 
 def _find_mpi(host: Host, environ: Mapping[str, str]) -> str | None:

@@ -51,17 +51,20 @@ class Member:
         index: Its index among all nodes.
         facts: The facts with which it joined.
         connection: Its connection; None while disconnected, and for node 0 itself.
+        joined_ns: When it has sent its first message, by its monotonic clock, and when that was heard.
         unheard: What was sent to it since it was last heard, encoded; without what it learns when it
             connects again in any case.
     """
 
-    __slots__ = ("address", "connection", "facts", "index", "unheard")
+    __slots__ = ("address", "connection", "facts", "index", "joined_ns", "unheard")
 
     def __init__(
-        self, index: int, facts: Message, address: str, connection: Connection | None = None
-    ) -> None:
-        self.index, self.facts, self.address, self.connection = index, facts, address, connection
-        self.unheard: list[bytes] = []
+        self, index: int, facts: Message, address: str, connection: Connection | None = None,
+        joined_ns: tuple[int, int] = (0, 0),
+    ) -> None:  # fmt: skip
+        self.index, self.facts, self.address = index, facts, address
+        self.connection, self.joined_ns = connection, joined_ns
+        self.unheard: deque[bytes] = deque(maxlen=UNHEARD_MAX)
 
     @property
     def session(self) -> str:
@@ -97,7 +100,7 @@ class Member:
     def tell(self, message: object, encoded: bytes) -> None:
         """Send it a message that is encoded."""
         if isinstance(message, ONCE):
-            self.unheard = [*self.unheard[1 - UNHEARD_MAX :], encoded]
+            self.unheard.append(encoded)
         if self.connection is not None:
             self.connection.send_encoded(encoded)
 
@@ -204,13 +207,9 @@ class Members:
 
     def find_by_number(self, number: int) -> Member | None:
         """Return a launcher by its number; see `number_of`."""
-        index = (
-            -1 - number
-            if number < 0
-            else self.state.holders[number]
-            if number < self.shape.node_count
-            else None
-        )
+        if number < 0:
+            return self.by_index.get(-1 - number)
+        index = self.state.holders[number] if number < self.shape.node_count else None
         return None if index is None else self.by_index.get(index)
 
     def number_of(self, index: int) -> int:

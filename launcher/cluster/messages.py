@@ -18,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from launcher.core.wire import Line, NodeRank, Raw, Seconds, Status
+    from launcher.core.wire import Line, NodeRank, Raw, Seconds, Status, Word
 
 
 # --- from a node to the coordinator
@@ -112,15 +112,21 @@ class Waiting:
 
 @message
 class Start:
-    """All nodes are here.
+    """All nodes are here; they use the same values, see `launcher.cluster.agreed`.
 
     Attributes:
-        agreed: Values that must be the same on all of them.
         attempt: Attempt of the job, 0 for the first.
+        master_port: Port of the rendezvous; None for the one that each node knows.
+        run: Name of the run; None if it has none.
+        seats: The ranks of nodes that took the place of others, by index.
+        hosts: The addresses of all nodes, packed; None if they know them.
     """
 
-    agreed: Mapping[str, object]
     attempt: int = 0
+    master_port: int | None = None
+    run: Word | None = None
+    seats: Mapping[str, NodeRank] = {}
+    hosts: object = None
 
 
 @message

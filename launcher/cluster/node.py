@@ -12,14 +12,14 @@ from collections.abc import Callable
 
 from launcher.agent.agent import find_programs
 from launcher.agent.coordination import Coordination
+from launcher.agent.readiness import Readiness
 from launcher.agent.runtime import NodePlace
 from launcher.cluster import messages
-from launcher.cluster.agreed import name_run, read_rank
+from launcher.cluster.agreed import name_mark, read_rank
 from launcher.cluster.client import CoordinatorClient
 from launcher.cluster.coordinator import Coordinator
 from launcher.cluster.outcome import lose_coordinator, read_refusal, read_verdict
 from launcher.cluster.questions import Questions
-from launcher.cluster.readiness import Readiness
 from launcher.core.errors import EXIT_NOT_READY, LauncherError, NotReady
 from launcher.core.frozen import replace
 from launcher.core.model import NODE
@@ -41,20 +41,19 @@ from launcher.remote.starter import tell_starter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from typing import Any
 
     from launcher.agent.agent import AgentParts
     from launcher.agent.runtime import Runtime
     from launcher.cluster.settings import Shape
-    from launcher.failure.reason import Reason
     from launcher.hang.model import Answer
     from launcher.observers.stragglers import Numbers
     from launcher.process.spawn import Child, Process
 
     Channel = Coordinator | CoordinatorClient
     MakeChannel = Callable[["ClusterNode"], Channel]
-    MakeChildren = Callable[[Mapping[str, object]], Sequence[Child]]
+    MakeChildren = Callable[[messages.Start], Sequence[Child]]
 
 PORTS_S, PORTS_EVERY_S = 5.0, 0.1
 """How long, and how often, a restart looks whether the ports of the last attempt are free."""
@@ -64,6 +63,8 @@ ARRIVE_S = 1.0
 """Seconds for our last message to arrive."""
 PATIENCE_S = max(LEAVE_S, LATE_COMERS_S) + ARRIVE_S
 NOTICE_LENGTH = 400
+BEFORE = {UNPROVEN: "not the required fabric: ", UNMET: "--require-meeting: "}
+"""What comes before a reason of a node's own to end the job."""
 
 
 class ClusterNode:
@@ -71,7 +72,7 @@ class ClusterNode:
 
     Attributes:
         shape: The job, and this node's place in it.
-        parts: The parts of the agent; set before it runs.
+        parts: The parts of the agent; set before it runs, like `runtime`.
         runtime: Values and tools of the launcher.
         state: What this node does.
         agreed: Values of the start signal of the attempt that runs, or ran last; None before the first.
@@ -79,6 +80,7 @@ class ClusterNode:
         subscribers: Handlers of messages of node 0 that are not the channel's own, by type.
         channel: Channel to the other nodes: `Coordinator` on node 0, `CoordinatorClient` on the others; set
             by `gather`.
+        feed: Handles an event of this node, and does what follows.
     """
 
     parts: AgentParts
@@ -103,25 +105,19 @@ class ClusterNode:
                 launcher may believe to be node 0 too.
         """
         self.shape = shape
-        self.agreed: Mapping[str, object] | None = None
-        self.over: messages.Over | None = None
+        self.agreed: messages.Start | None = None
+        self.over: messages.Over | messages.Refuse | None = None
         self.subscribers: dict[type, Callable[[Any], None]] = {messages.NodeNotice: self._on_notice}
         self._make_channel, self._make_children = make_channel, make_children
         self._make_twin = make_twin
-        self._feed = EventQueue(self._take)
-        self._clear()
-        self._told: Mapping[str, object] = {}
-        self._again: messages.Again | None = None
-        self._refusal: messages.Refuse | None = None
-        self._to_check: int | None = None
-        self._reported: messages.First | None = None
-        self._is_told = False
-        self._still_to_come: int | None = None
-
-    def _clear(self) -> None:
-        """Forget the attempt before."""
+        self.feed = EventQueue(self._take)
         self._stop: commands.Stop | None = None
         self._has_begun = self._has_failed = False
+        self._told = messages.Start()
+        self._again: messages.Again | None = None
+        self._to_check: int | None = None
+        self._reported: messages.First | None = None
+        self._still_to_come: int | None = None
 
     def say(self, text: str, event: str, **fields: object) -> None:
         """Print a message about the whole job, once per machine."""
@@ -131,40 +127,36 @@ class ClusterNode:
     def coordinate(self) -> Coordination:
         """Return what the agent asks and reports."""
         return Coordination(
-            self._attach, self.gather, shares_terminal=False, has_others=True, speaks=self.shape.speaks,
-            awaits_deadline=True, name_run=self._name_run,
-            find_mark=lambda: self._mark_of(self._name_run(self.runtime.run_id)),
-            find_questions=lambda: self.questions, find_lease=self._find_lease, begin=self._keep_time,
-            began=self.began, takes_signal=self.takes_signal, on_told=self.on_told,
-            on_ranks_ended=self.on_ranks_ended, on_failure=self.on_failure, on_reason=self.on_reason,
-            on_quiet=self.on_quiet, takes_evidence=self.takes_evidence, on_refused=self.on_refused,
+            lambda runtime: None, self.gather, shares_terminal=False, has_others=True,
+            speaks=self.shape.speaks, awaits_deadline=True, name_run=self._name_run,
+            find_mark=lambda: name_mark(self._name_run(self.runtime.run_id), self.shape.index),
+            find_questions=lambda: self.questions,
+            find_lease=lambda: self.state.lease_until if self.runtime.watch.restarts.most else None,
+            begin=self._keep_time, began=self.began, takes_signal=self.takes_signal, on_told=self.on_told,
+            on_ranks_ended=lambda: self.feed(node.Succeeded(self.parts.observers.progressed)),
+            on_failure=self.on_failure, on_quiet=self.on_quiet,
+            on_reason=lambda why: self._tell_event(why.kind, why.status, BEFORE.get(why.kind, "") + why.what),
+            takes_evidence=self.takes_evidence, on_refused=self.on_refused,
             on_preemption=self.on_preemption, describe_state=self.describe_state,
             read_delay_s=lambda: self.channel.delay_s, describe_nodes=lambda: self.channel.count_nodes(),
             restarts=self.restarts, finish=self.finish,
-            report_killed=self.report_killed, close=self.close,
+            report_killed=lambda: self.channel.report_killed(), close=self.close,
         )  # fmt: skip
-
-    def _attach(self, runtime: Runtime) -> None:
-        self.runtime = runtime
 
     def _name_run(self, own: str) -> str:
         """Return the name of this run: node 0's own, which the start signal carries."""
-        return own if self.shape.index == 0 else name_run(self.agreed or {})
-
-    def _mark_of(self, run: str) -> str:
-        return f"{run}-{self.shape.index}" if run else ""
+        return own if self.shape.index == 0 else (self.agreed or messages.Start()).run or ""
 
     # --- the state of this node
-
-    def feed(self, event: object) -> None:
-        """Handle an event of this node, and do what follows."""
-        if self._feed(event):
-            self._note_loss()
 
     def _take(self, event: object) -> None:
         self.state, found = node.step(self.state, event, time.monotonic())
         for command in found:
             self._do(command)
+        if self.state.gave_up and self.state.has_begun and self.over is None:  # none is left to agree with
+            what, self.over = lose_coordinator(self.shape)
+            if self.shape.keep_going:
+                self.say(f"{what} (--keep-going: this node goes on)", "elsewhere")
 
     @property
     def due(self) -> float | None:
@@ -181,8 +173,13 @@ class ClusterNode:
         match command:
             case node.Send():
                 self._send(command.event)
-            case node.Run():
-                self._run(command.rank)
+            case node.Run():  # `gather` or `restarts` has waited for this, and starts the processes
+                self.agreed, self._stop, self._again = self._told, None, None
+                self._has_begun = self._has_failed = False
+                if self.shape.member == NODE:
+                    self.shape = replace(self.shape, node_rank=command.rank, is_spare=False)
+                    runtime.place = NodePlace(command.rank, self.shape.world_size)
+                runtime.output.set_node(runtime.place.node_rank)
             case node.EndProcesses() if self.state.has_told_end:
                 if runtime.group.running and not runtime.is_ending:
                     runtime.group.stopper.begin(signal.SIGTERM)  # companions
@@ -198,33 +195,11 @@ class ClusterNode:
             case node.Lease() if runtime.watch.restarts.most and runtime.group.watchdog is not None:
                 runtime.group.watchdog.renew(command.until)
 
-    def _find_lease(self) -> float | None:
-        """Return when our processes must have ended unless node 0 answers: another attempt may run then."""
-        return self.state.lease_until if self.runtime.watch.restarts.most else None
-
-    def _run(self, rank: int) -> None:
-        """Take part in an attempt; `gather` or `restarts` has waited for this, and starts its processes."""
-        self.agreed = self._told
-        self._clear()
-        self._again = None
-        if self.shape.member == NODE:
-            self.shape = replace(self.shape, node_rank=rank, is_spare=False)
-            self.runtime.place = NodePlace(rank, self.shape.world_size)
-        self.runtime.output.set_node(self.runtime.place.node_rank)
-
     def _turn_while(self, is_waiting: Callable[[], bool]) -> None:
         """Run the loop while something is awaited."""
         while is_waiting():
             self.runtime.loop.turn()
             self.runtime.loop.guard(self.runtime.group.collect)
-
-    def _note_loss(self) -> None:
-        """Note that node 0 is lost, so that no node is left to agree with."""
-        if not (self.state.gave_up and self.state.has_begun) or self.over is not None:
-            return
-        what, self.over = lose_coordinator(self.shape)
-        if self.shape.keep_going:
-            self.say(f"{what} (--keep-going: this node goes on)", "elsewhere")
 
     def _awaits_start(self) -> bool:
         """Whether the next attempt has not started yet; meanwhile check this node's readiness."""
@@ -251,7 +226,7 @@ class ClusterNode:
         self._readiness = Readiness(
             runtime.loop, runtime.group, rule.health_argv, wait_for_gpus, self.feed, shape.index
         )
-        self.questions = Questions(channel, lambda: self.shape, self.tell, lambda: observers.server)
+        self.questions = Questions(channel, lambda: self.shape, channel.send, lambda: observers.server)
         self.subscribers |= self.questions.handlers
         twin = self._make_twin(self)
         runtime.loop.timers[:] = [] if twin is None else [twin]
@@ -259,8 +234,8 @@ class ClusterNode:
         runtime.loop.guard(observers.serve)
         runtime.loop.guard(lambda: self._readiness.check(0))
         if isinstance(channel, Coordinator):
-            start = channel
-            runtime.loop.guard(lambda: start.feed(events.Tick()))
+            begin = channel.feed
+            runtime.loop.guard(lambda: begin(events.Tick()))
         try:
             while self._awaits_start() and runtime.forwarder.told is None:
                 runtime.loop.turn()
@@ -268,8 +243,8 @@ class ClusterNode:
         finally:
             if twin is not None:
                 twin.close()
-        if self._refusal is not None:
-            self._leave_refused(self._refusal)
+        if isinstance(self.over, messages.Refuse) and runtime.forwarder.told is None:
+            self._leave_refused(self.over)
         elif self.agreed is not None:  # a signal that crosses the start stops what has been started
             self._take_children()
         elif runtime.forwarder.told is not None:
@@ -278,34 +253,20 @@ class ClusterNode:
             raise NotReady(node_0_missing(shape.member, shape.timeout_s, channel.find_reason()))
         return self.agreed is not None
 
-    def on_twin(self, message: object) -> None:
-        """Handle the refusal of another launcher that is node 0 too."""
-        if not isinstance(message, messages.Refuse) or message.code != "two-nodes-one-rank":
-            return  # of a job that has ended, or runs
-        if isinstance(self.channel, Coordinator):
-            problem = read_refusal(message).problems[0]
-            self.channel.feed(events.Refused(commands.Refusal(message.status, problem, message.lines)))
-
     def _leave_refused(self, refusal: messages.Refuse) -> None:
         """Leave a job that does not start.
 
         Raises:
-            LauncherError: Why it does not start; not raised if we were told to stop.
+            LauncherError: Why it does not start.
         """
-        channel, forwarder = self.channel, self.runtime.forwarder
-        if forwarder.told is not None:
-            self._leave()
-            return
         error = read_refusal(refusal)
         for line in refusal.lines:
             self.say(line, "nodes-differ")
-        if isinstance(channel, Coordinator) and channel.state.missing:
+        if isinstance(self.channel, Coordinator) and self.channel.state.missing:
             for problem in error.problems:
                 self.say(f"the job does not start: [{problem.code}] {problem.what}", "not-started")
             self.say(f"this launcher stays {LATE_COMERS_S:g} s to inform late nodes", "late-nodes")
-            self.runtime.loop.turn_until(lambda: channel.may_leave or forwarder.told is not None, PATIENCE_S)
-        else:
-            self._leave()
+        self._leave()
         raise error
 
     def _take_children(self) -> None:
@@ -314,6 +275,7 @@ class ClusterNode:
         Raises:
             LauncherError: They cannot be started.
         """
+        self.runtime.attempt = self.state.attempt
         try:
             children = self._wait_for_children()
             self.parts.take(children, find_programs(children))
@@ -321,7 +283,6 @@ class ClusterNode:
             self.on_refused(error)
             raise
         self._has_begun = True
-        self.runtime.attempt = self.state.attempt
 
     def _wait_for_children(self) -> Sequence[Child]:
         """Return our processes; after a failure the kernel may need a moment to free their ports.
@@ -333,7 +294,7 @@ class ClusterNode:
         deadline = time.monotonic() + (PORTS_S if self.state.attempt else 0.0)
         while True:
             try:
-                return self._make_children(self.agreed or {})
+                return self._make_children(self.agreed or messages.Start())
             except NotReady:
                 if time.monotonic() > deadline or runtime.forwarder.told is not None:
                     raise
@@ -343,9 +304,9 @@ class ClusterNode:
         """Have the loop call what is due here; node 0 answers itself."""
         timers = self.runtime.loop.timers
         timers += [self.channel, self, self.questions]
-        if isinstance(self.channel, Coordinator):
-            self.on_answered(time.monotonic())
-            timers.append(Every(BEAT_S, lambda: self.on_answered(time.monotonic())))
+        if not self.shape.index:
+            self.feed(node.Answered(time.monotonic()))
+            timers.append(Every(BEAT_S, lambda: self.feed(node.Answered(time.monotonic()))))
 
     def began(self) -> None:
         """Stop the started processes if the job ended in the meantime or we were paused."""
@@ -356,34 +317,24 @@ class ClusterNode:
 
     # --- from node 0
 
-    def on_connected(self) -> None:
-        """Repeat what node 0 may not have heard."""
-        self.feed(node.Connected())
-
-    def on_answered(self, sent: float) -> None:
-        """Renew the lease of our processes; ``sent``: when the heartbeat was sent that was answered."""
-        self.feed(node.Answered(sent))
-
     def deliver(self, message: object) -> None:
         """Handle a message of node 0."""
         runtime, parts = self.runtime, self.parts
         match message:
             case messages.Start():
-                rank = read_rank(message.agreed, self.shape)
-                self._told = message.agreed
-                if isinstance(self.channel, Coordinator):
+                rank = read_rank(message, self.shape)
+                self._told = message
+                if not self.shape.index:
                     tell_starter(runtime.environ)
                 self.feed(node.Begin(message.attempt, rank))
-            case messages.Refuse():
-                self._refusal = self._refusal or message
-                self.feed(commands.EndJob(message.status))
             case commands.Stop() if message.attempt == self.state.attempt:
                 self._obey(message)
                 self.feed(message)
             case messages.Again() if message.attempt > self.state.attempt:
                 self._again = message
                 if self.agreed is None:
-                    self._readiness.end_predecessor(self._mark_of(name_run({"run": message.run})))
+                    run = message.run if message.run.isalnum() else ""
+                    self._readiness.end_predecessor(name_mark(run, self.shape.index))
                 self.feed(commands.EndAttempt(message.attempt, commands.EndJob(0), Decision(True, "")))
             case commands.Stop() | messages.Again():
                 pass  # of an attempt that is over, or twice
@@ -391,18 +342,20 @@ class ClusterNode:
                 if message.by != self.shape.node_rank:
                     self.say(f"{message.why} (--keep-going: this node goes on)", "elsewhere")
             case Look():
-                number, tell = message.number, self._tell_look
-                runtime.loop.guard(
-                    lambda: parts.evidence.ask_all(lambda found, progress: tell(number, found, progress))
-                )
+                number = message.number
+
+                def take(answers: Sequence[Answer], progress: Numbers) -> None:
+                    self.takes_evidence(answers, progress, number)
+
+                runtime.loop.guard(lambda: parts.evidence.ask_all(take))
             case Hung():
                 runtime.loop.guard(lambda: parts.evidence.show(message.headline, message.lines))
             case Seen():
                 if message.attempt == self.state.attempt:
                     parts.evidence.groups = message.groups
-            case messages.Over():
+            case messages.Over() | messages.Refuse():
                 self.over = self.over or message
-                self.feed(commands.EndJob(message.status, leaves=message.leaves))
+                self.feed(commands.EndJob(message.status))
             case _:
                 subscriber = self.subscribers.get(type(message))
                 if subscriber is not None:
@@ -420,8 +373,13 @@ class ClusterNode:
         elif stop.number is not None:
             if not is_ours:
                 self.say(f"{stop.why}: passing it on to all {shape.member}s", "signal")
-                self._is_told = True
-                self._pass_on_for_job(stop.number, stop.why)
+                if runtime.forwarder.told is None:  # it comes here, too: a platform tells all nodes to stop
+                    self._still_to_come, runtime.told_by = stop.number, stop.why
+                    ending = ending_of(stop.number)
+                    if self._has_begun:
+                        runtime.forwarder.on_signal(ending, from_terminal=False)
+                    else:
+                        runtime.forwarder.told = ending
         else:
             if not is_ours:
                 count = len(runtime.group.running)
@@ -429,22 +387,6 @@ class ClusterNode:
                 self.say(f"{stop.why}{stopping}", "stopping")
             if self._has_begun and not runtime.is_ending:
                 parts.stop_rest()
-
-    def _pass_on_for_job(self, told: int, why: str) -> None:
-        """Forward the signal that told another node to stop.
-
-        The platform sends such a signal to all nodes, so we have received it too or will; it is forwarded
-        only once.
-        """
-        forwarder = self.runtime.forwarder
-        if forwarder.told is not None:
-            return
-        self._still_to_come, self.runtime.told_by = told, why
-        ending = ending_of(told)
-        if self._has_begun:
-            forwarder.on_signal(ending, from_terminal=False)
-        else:
-            forwarder.told = ending
 
     def _on_notice(self, noticed: messages.NodeNotice) -> None:
         """Handle a preemption notice of another node, or its withdrawal, that node 0 has passed on."""
@@ -461,27 +403,15 @@ class ClusterNode:
 
     # --- to node 0
 
-    def tell(self, message: object) -> None:
-        """Send a message to node 0, which may be this node."""
-        if isinstance(self.channel, Coordinator):
-            self.channel.hear(0, message)
-        else:
-            self.channel.send(message)
-
     def _send(self, event: events.JobEvent) -> None:
         """Send node 0 an event of this node."""
-        match event:
-            case events.Failed() if (
-                event.event.kind == GAVE_UP
-            ):  # by our clock, as all that comes from time alone
-                at_ns, within_ns = self._read_clock(event.event.at_ns)
-                self.tell(replace(event, event=replace(event.event, at_ns=at_ns, within_ns=within_ns)))
-            case events.Exited() if event.record is not None:
-                self.tell(replace(event, record=fit(event.record)))
-            case events.Left():
-                pass  # it leaves when its last message has arrived
-            case _:
-                self.tell(event)
+        if isinstance(event, events.Failed) and event.event.kind == GAVE_UP:  # it has our clock's time
+            at_ns, within_ns = self._read_clock(event.event.at_ns)
+            event = replace(event, event=replace(event.event, at_ns=at_ns, within_ns=within_ns))
+        elif isinstance(event, events.Exited) and event.record is not None:
+            event = replace(event, record=fit(event.record))
+        if not isinstance(event, events.Left):  # it leaves when its last message has arrived
+            self.channel.send(event)
 
     def _read_clock(self, at_ns: int) -> tuple[int, int]:
         """Return a time of our monotonic clock by node 0's, and its maximum error."""
@@ -497,14 +427,15 @@ class ClusterNode:
         what, index = printable(redact(what)), self.shape.index
         self.feed(node.Broke(Event(index, kind, at_ns, status, within_ns, what=what, **more), left_ms))
 
-    def _tell_look(self, number: int, answers: Sequence[Answer], progress: Numbers = ()) -> None:
+    def takes_evidence(self, answers: Sequence[Answer], progress: Numbers = (), number: int = 0) -> bool:
         """Report what this node's ranks do; ``number``: of the `Look`, or 0 before a stop."""
         from launcher.hang.packing import pack
 
         reached = tuple(Reached(rank, at) for rank, at in progress if 0 <= at <= SECONDS_MAX)
         records = fit_all(self.parts.evidence.records)
         packed = pack(answers, threads=False)
-        self.tell(Looked(packed, number, self.state.attempt, reached, records))
+        self.channel.send(Looked(packed, number, self.state.attempt, reached, records))
+        return True
 
     # --- from the agent
 
@@ -524,14 +455,9 @@ class ClusterNode:
         return False
 
     def on_told(self, number: int) -> None:
-        """Tell the job that this node was told to stop, unless the job told us."""
-        if not self._is_told and not self.shape.is_spare:
-            self._is_told = True
+        """Tell the job that this node was told to stop."""
+        if not self.shape.is_spare:
             self.feed(events.Received(self.shape.index, int(number), name_signal(number)))
-
-    def on_ranks_ended(self) -> None:
-        """Report that this node's ranks have ended; node 0 announces when all nodes' have."""
-        self.feed(node.Succeeded(self.parts.observers.progressed))
 
     def on_failure(self, process: Process, follows: bool) -> None:
         """Report the failure of one of our processes, timed by node 0's clock."""
@@ -545,22 +471,12 @@ class ClusterNode:
             facts={**facts, "code": process.code or 0}, called=child.called,
         )  # fmt: skip
 
-    def on_reason(self, reason: Reason) -> None:
-        """Report that this node ends the job for a reason of its own."""
-        before = {UNPROVEN: "not the required fabric: ", UNMET: "--require-meeting: "}
-        self._tell_event(reason.kind, reason.status, before.get(reason.kind, "") + reason.what)
-
     def on_quiet(self, what: str | None) -> bool:
         """Tell node 0 that nothing happens here, or that something does again: it asks all nodes."""
         if self.shape.keep_going:
             return False
         ends = self.runtime.watch.on_stall == "stop"
-        self.tell(Quiet(what or "", ends, self.state.attempt))
-        return True
-
-    def takes_evidence(self, answers: Sequence[Answer]) -> bool:
-        """Report what the processes of this node did before they are stopped."""
-        self._tell_look(0, answers)
+        self.channel.send(Quiet(what or "", ends, self.state.attempt))
         return True
 
     def on_refused(self, error: LauncherError) -> None:
@@ -572,18 +488,13 @@ class ClusterNode:
 
     def on_preemption(self, kind: str, what: str, left_s: float, ends: bool) -> None:
         """Tell all nodes that this node is to be preempted, or no longer; ``ends``: the job ends by that."""
-        left_ms = int(left_s * 1000)
-        if kind != DUE:
-            self.tell(messages.MachineNotice(kind, what[:NOTICE_LENGTH], left_ms))
-        elif ends or self.runtime.watch.restarts.most or self._has_ended_well:
-            self._tell_event(PREEMPTED, EXIT_NOT_READY, what, left_ms)
-
-    @property
-    def _has_ended_well(self) -> bool:
-        """Whether our processes have succeeded, and we wait for other nodes while nothing ends the job."""
-        runtime = self.runtime
+        left_ms, runtime = int(left_s * 1000), self.runtime
         is_ending = self._stop is not None or runtime.forwarder.told is not None or self._has_failed
-        return not self._has_ranks and runtime.first is None and not is_ending
+        has_ended_well = not self._has_ranks and runtime.first is None and not is_ending
+        if kind != DUE:
+            self.channel.send(messages.MachineNotice(kind, what[:NOTICE_LENGTH], left_ms))
+        elif ends or runtime.watch.restarts.most or has_ended_well:
+            self._tell_event(PREEMPTED, EXIT_NOT_READY, what, left_ms)
 
     @property
     def _has_ranks(self) -> bool:
@@ -604,14 +515,23 @@ class ClusterNode:
     # --- the end
 
     def restarts(self) -> bool:
-        """Whether another attempt follows; returns when all nodes start it."""
+        """Whether another attempt follows; returns when all nodes start it.
+
+        Raises:
+            LauncherError: Our processes cannot be started.
+        """
         self._end_attempt()
         again = self._again
         if again is None or self.over is not None:
             return False
         self._report(again.over)
         self.say(again.why, "restart")
-        return self._await_attempt()
+        self._has_begun = False
+        self._turn_while(self._awaits_start)
+        if self.state.phase is node.NodePhase.OVER:
+            return False
+        self._take_children()
+        return True
 
     def _end_attempt(self) -> None:
         """Tell node 0 how our processes ended, and wait until it has told what follows."""
@@ -633,20 +553,6 @@ class ClusterNode:
             return self._again is None and self.state.phase is not node.NodePhase.OVER
 
         self._turn_while(is_waiting)
-
-    def _await_attempt(self) -> bool:
-        """Wait for the start of another attempt; return whether it starts.
-
-        Raises:
-            LauncherError: Our processes cannot be started.
-        """
-        self._has_begun = False
-        self._turn_while(self._awaits_start)
-        if self.state.phase is node.NodePhase.OVER:
-            return False
-        self.runtime.attempt = self.state.attempt
-        self._take_children()
-        return True
 
     def _report(self, over: messages.Over) -> None:
         """Report once which process failed first, with the same words on every node."""
@@ -671,7 +577,7 @@ class ClusterNode:
         over, outcomes = self.over, self.parts.outcomes
         outcome = outcomes.find()
         self._leave()
-        if over is None or (self.shape.keep_going and self.state.gave_up):
+        if not isinstance(over, messages.Over) or (self.shape.keep_going and self.state.gave_up):
             if outcome.verdict is not None:
                 speaks = self.shape.speaks
                 outcomes.publish(outcome.verdict, shown=speaks, speaks=speaks)
@@ -685,11 +591,10 @@ class ClusterNode:
 
     def _leave(self) -> None:
         """Leave the channel: immediately, or on node 0 once all nodes know the end."""
-        channel, loop = self.channel, self.runtime.loop
+        channel, loop, forwarder = self.channel, self.runtime.loop, self.runtime.forwarder
         if isinstance(channel, Coordinator):
-            before = self.runtime.forwarder.told
-            patience_s = PATIENCE_S + self.shape.given_up_s
-            loop.turn_until(lambda: channel.may_leave or self.runtime.forwarder.told != before, patience_s)
+            before, patience_s = forwarder.told, PATIENCE_S + self.shape.given_up_s
+            loop.turn_until(lambda: channel.may_leave or forwarder.told != before, patience_s)
             return
         if self.state.gave_up or (self.state.goes_alone and self.over is None):
             # otherwise the others would take the job for a success
@@ -697,11 +602,6 @@ class ClusterNode:
         elif channel.is_calling:  # otherwise the others would wait for this node
             loop.turn_until(lambda: channel.has_told_all or not channel.is_calling, JOIN_TRY_S)
         channel.send(events.Left(self.shape.index))
-
-    def report_killed(self) -> None:
-        """Tell node 0 that nothing of this node is running, so that it need not wait."""
-        if isinstance(self.channel, CoordinatorClient):
-            self.channel.report_killed()
 
     def close(self) -> None:
         """Close the channel."""

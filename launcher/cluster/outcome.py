@@ -27,7 +27,7 @@ from launcher.failure.arbiter import (
     Event,
     make_node_lost,
 )
-from launcher.failure.model import Cause, End, ProcessExit, Verdict
+from launcher.failure.model import End, ProcessExit, Verdict
 from launcher.failure.symptoms import make_cause
 from launcher.failure.verdict import make_verdict
 from launcher.preemption.events import STATUS_WORDS
@@ -105,6 +105,9 @@ def read_failure(index: int, place: str, failed: Failed) -> Failed:
     if told.kind not in (RANK, *OF_NODES):
         raise Garbled("a failure of an unknown kind")
     is_of_rank = told.kind == RANK and not told.called
+    cause = None if told.kind == RANK else make_cause(told.kind, what=told.what)
+    if told.kind == GAVE_UP:
+        cause = make_node_lost(told.what, is_cut_off=True)
     facts = {name: value for name, value in (told.facts or {}).items() if name in NUMBERS}
     event = replace(
         told,
@@ -112,15 +115,10 @@ def read_failure(index: int, place: str, failed: Failed) -> Failed:
         at_ns=min(max(told.at_ns, 0), time.monotonic_ns()),
         status=told.status or 1,
         what=told.what if told.kind == GAVE_UP else f"{told.what} on {place}",
-        cause=None if told.kind == RANK else _make_cause(told),
+        cause=cause,
         facts=facts if is_of_rank else None,
     )
     return replace(failed, node=index, event=event)
-
-
-def _make_cause(told: Event) -> Cause:
-    is_gone = told.kind == GAVE_UP
-    return make_node_lost(told.what, is_cut_off=True) if is_gone else make_cause(told.kind, what=told.what)
 
 
 def lose_coordinator(shape: Shape) -> tuple[str, Over]:

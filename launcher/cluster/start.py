@@ -14,7 +14,9 @@ from launcher.cluster.client import CoordinatorClient
 from launcher.cluster.coordinator import Coordinator
 from launcher.cluster.facts import read_facts
 from launcher.cluster.join import Join, name_session
+from launcher.cluster.messages import Refuse, Start
 from launcher.cluster.node import ClusterNode
+from launcher.cluster.outcome import read_refusal
 from launcher.cluster.reach import find_address
 from launcher.cluster.roll import look_for
 from launcher.cluster.settings import Shape
@@ -23,6 +25,9 @@ from launcher.core.errors import LauncherError
 from launcher.core.model import NODE, RANK
 from launcher.core.redact import printable
 from launcher.core.wire import parse
+from launcher.job.commands import Refusal
+from launcher.job.events import Refused
+from launcher.job.node import Answered, Connected
 from launcher.machine.host import Host
 from launcher.machine.own_names import address_of
 from launcher.process.limits import raise_limit
@@ -37,6 +42,7 @@ if TYPE_CHECKING:
     from launcher.core.model import Peers, Plan
     from launcher.process.spawn import Child
 
+    Feed = Callable[[object], None]
     MakeChildren = Callable[[Plan], Sequence[Child]]
     Replan = Callable[[int, Mapping[int, int], tuple[str, ...]], Plan]
 
@@ -77,41 +83,43 @@ def run_together(
     address = find_address(shape.address, shape.hosts, Host()) if shape.index == 0 else None
     has_twin = address is not None and not is_own(shape.address)
 
+    def make_client(say: Say, deliver: Callable[[object], None], feed: Feed) -> CoordinatorClient:
+        loop, ask = agent.runtime.loop, agent.runtime.group.helpers.ask
+        return CoordinatorClient(
+            key, shape, join, loop, ask, say, deliver, lambda: feed(Connected()),
+            lambda sent: feed(Answered(sent)), secret=secret,
+        )  # fmt: skip
+
     def make_channel(node: ClusterNode) -> Coordinator | CoordinatorClient:
         if address is None:
-            return make_client(node, node.say, node.deliver, node.on_connected, node.on_answered)
+            return make_client(node.say, node.deliver, node.feed)
         return make_coordinator(plan, shape, address, join, key, node, replan)
 
-    def make_client(
-        node: ClusterNode,
-        say: Say,
-        deliver: Callable[[object], None],
-        on_connected: Callable[[], None] = lambda: None,
-        on_answered: Callable[[float], None] = lambda sent: None,
-    ) -> CoordinatorClient:
-        loop, ask = node.runtime.loop, node.runtime.group.helpers.ask
-        return CoordinatorClient(
-            key, shape, join, loop, ask, say, deliver, on_connected, on_answered, secret=secret
-        )
-
-    def make(agreed: Mapping[str, object]) -> Sequence[Child]:
+    def make(agreed: Start) -> Sequence[Child]:
         return make_children(adopt(plan, agreed, read_seats(agreed, shape), replan))
 
     if plan.widen_cpus:
         widen_cpus()
 
     def make_twin(node: ClusterNode) -> CoordinatorClient | None:
-        has_next_port = isinstance(node.channel, Coordinator) and node.channel.port != shape.ports[0]
-        if not has_twin and not has_next_port:
+        channel = node.channel
+        if not isinstance(channel, Coordinator) or not (has_twin or channel.port != shape.ports[0]):
             return None
-        return make_client(node, lambda text, event: None, node.on_twin)
+
+        def on_twin(message: object) -> None:
+            """Refuse the job as another launcher that is node 0 too has; it may also have ended, or run."""
+            if isinstance(message, Refuse) and message.code == "two-nodes-one-rank":
+                problem = read_refusal(message).problems[0]
+                channel.feed(Refused(Refusal(message.status, problem, message.lines)))
+
+        return make_client(lambda text, event: None, on_twin, lambda event: None)
 
     place = NodePlace(shape.index if peers.member == NODE else plan.topology.node_rank, shape.world_size)
     node = ClusterNode(shape, make_channel, make, make_twin)
     agent = Agent(
         plan.supervision, place, environ, node.coordinate(), checks=checks, serve=serve, command=command
     )
-    node.parts = agent.parts
+    node.parts, node.runtime = agent.parts, agent.runtime
     if plan.supervision.preload is not None:
         import contextlib
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from launcher.core.errors import EXIT_NOT_READY
 from launcher.core.frozen import replace
 from launcher.core.signal import signal
-from launcher.failure.arbiter import CUT_OFF, LOST, NODE_LOST, Event, make_node_lost
+from launcher.failure.arbiter import CUT_OFF, GAVE_UP, LOST, NODE_LOST, PREEMPTED, Event, make_node_lost
 from launcher.job.commands import Blame, EndAttempt, EndJob, Print
 from launcher.job.settings import KILLED_S, LEASE_SLACK_S, QUIET_S, SPARES_S
 from launcher.job.state import Link, Node, Pause, Phase
@@ -165,8 +165,10 @@ def seat(turn: Turn, rank: int, why: str = "") -> bool:
     if index is None:
         return False
     spare, before = turn.find(index), state.holders[rank]
-    if before is not None:
-        drop_unhealthy(turn, before)
+    if before is not None:  # nothing of it runs, if it is not held
+        if state.phase is Phase.BETWEEN:
+            set_ready(turn, before, ready=False)
+        turn.put(before, None)
     turn.change_node(index, rank=rank)
     if state.phase is Phase.BETWEEN:
         set_ready(turn, index)
@@ -178,26 +180,16 @@ def seat(turn: Turn, rank: int, why: str = "") -> bool:
     return True
 
 
-def drop_unhealthy(turn: Turn, index: int) -> None:
-    """Forget a node that a spare one replaces. Nothing of it runs, if it is not held."""
-    node = turn.find(index)
-    if node is None:
-        return
-    if turn.state.phase is Phase.BETWEEN:
-        set_ready(turn, index, ready=False)
-    turn.put(index, None)
-
-
 def fail(turn: Turn, event: Failed) -> None:
     """End the job if a node is taken back, or if all others have given node 0 up."""
     kind, node = event.event.kind, turn.find(event.node)
     if node is None or node.rank is None:
         return
-    if kind == "preempted":
+    if kind == PREEMPTED:
         over, what = replace(turn.pause.again.over, status=EXIT_NOT_READY), event.event.what
         alone = turn.state.job.node_count == 1
         finish(turn, over, what if alone else f"{turn.name(event.node)} is taken back: {what}")
-    elif kind == "gave-up":
+    elif kind == GAVE_UP:
         turn.change_node(event.node, has_left=True)
         others = [node for index, node in turn.held() if index]
         if others and all(node.has_left for node in others):
@@ -219,7 +211,7 @@ def give_up(turn: Turn, event: Unable) -> None:
     end(turn, event.why)
 
 
-def lose(turn: Turn, index: int, since: float) -> None:
+def lose(turn: Turn, index: int) -> None:
     """Drop a node that was lost, and wait for it or a spare one."""
     node = turn.find(index)
     if node is None:

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from launcher.recovery.policy import Decision
 
 
+class JobCommand:
+    """What a job does."""
+
+
 @frozen
 class Refusal:
     """Why a job does not start, or a launcher cannot join it.
@@ -34,7 +38,7 @@ class Refusal:
 
 
 @frozen
-class StartAttempt:
+class StartAttempt(JobCommand):
     """Start the processes of an attempt.
 
     Attributes:
@@ -47,7 +51,7 @@ class StartAttempt:
 
 
 @message
-class Stop:
+class Stop(JobCommand):
     """Stop the processes, with SIGTERM and, after the grace, SIGKILL.
 
     Attributes:
@@ -66,7 +70,7 @@ class Stop:
 
 
 @message
-class News:
+class News(JobCommand):
     """The same of a job whose nodes go on after a failure (``--keep-going``): nothing stops."""
 
     why: Line
@@ -74,7 +78,7 @@ class News:
 
 
 @frozen
-class EndAttempt:
+class EndAttempt(JobCommand):
     """An attempt has failed and another one follows: say when nothing of it is left.
 
     Attributes:
@@ -89,7 +93,7 @@ class EndAttempt:
 
 
 @frozen
-class EndJob:
+class EndJob(JobCommand):
     """The job has ended.
 
     Attributes:
@@ -120,7 +124,7 @@ class EndJob:
 
 
 @frozen
-class To:
+class To(JobCommand):
     """Send one launcher a command; one that was not let in is to leave after it."""
 
     session: str
@@ -128,7 +132,7 @@ class To:
 
 
 @frozen
-class Admit:
+class Admit(JobCommand):
     """Admit a launcher: its connection now belongs to a node."""
 
     node: int
@@ -136,26 +140,26 @@ class Admit:
 
 
 @frozen
-class TurnAway:
+class TurnAway(JobCommand):
     """Send a launcher away: its place is taken. It may call again."""
 
     session: str
 
 
 @frozen
-class HangUp:
+class HangUp(JobCommand):
     """Close the connection of a launcher that was lost."""
 
     session: str
 
 
 @frozen
-class Probe:
+class Probe(JobCommand):
     """Probe the hosts of the missing nodes, and say what was found."""
 
 
 @frozen
-class Print:
+class Print(JobCommand):
     """Print a line in the log of the job; ``event``: its name among the events."""
 
     text: str
@@ -163,7 +167,7 @@ class Print:
 
 
 @frozen
-class Blame:
+class Blame(JobCommand):
     """Remember that something is wrong with a node, although no attempt has failed for it.
 
     Attributes:
@@ -180,30 +184,5 @@ class Blame:
 
 
 @frozen
-class Wait:
-    """Call again at this time at the latest; None: only if something happens."""
-
-    until: float | None
-
-
-@frozen
-class Close:
+class Close(JobCommand):
     """Leave: all nodes know how the job ended, or have had the time to hear it."""
-
-
-Command = (
-    StartAttempt
-    | Stop
-    | News
-    | EndAttempt
-    | EndJob
-    | To
-    | Admit
-    | TurnAway
-    | HangUp
-    | Probe
-    | Print
-    | Blame
-    | Wait
-    | Close
-)

@@ -12,24 +12,8 @@ one, or that of node 0. `launcher.job.node` is what each node does.
 from __future__ import annotations
 
 from launcher.core.frozen import replace
-from launcher.job import attempt, between, gathering
-from launcher.job.commands import Close, HangUp, Print, Wait
-from launcher.job.events import (
-    Disconnected,
-    Exited,
-    Failed,
-    Heard,
-    Joined,
-    Killed,
-    Left,
-    Probed,
-    Ready,
-    Received,
-    Refused,
-    Silent,
-    Tick,
-    Unable,
-)
+from launcher.job import attempt, between, events, gathering
+from launcher.job.commands import Close, HangUp, Print
 from launcher.job.row import FrozenRow
 from launcher.job.settings import QUIET_S, SETTLE_S, UNREAD_S
 from launcher.job.state import Job, Link, Node, Phase, State
@@ -40,8 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-    from launcher.job.commands import Command
-    from launcher.job.events import JobEvent
+    from launcher.job.commands import JobCommand
 
     Rule = Callable[[Turn, Any], None]
 
@@ -59,7 +42,7 @@ def begin(job: Job, session: str, now: float, host: str = "", described: str = "
     return replace(state, due=now)
 
 
-def step(state: State, event: JobEvent, now: float) -> tuple[State, tuple[Command, ...]]:
+def step(state: State, event: events.JobEvent, now: float) -> tuple[State, tuple[JobCommand, ...]]:
     """Return the state after an event, and what to do.
 
     Args:
@@ -81,32 +64,22 @@ def step(state: State, event: JobEvent, now: float) -> tuple[State, tuple[Comman
     due = find_due(turn)
     if due != state.due:
         turn.change(due=due)
-        turn.send(Wait(due))
     return turn.state, tuple(turn.commands)
 
 
 # --- silent and lost nodes
 
 
-def close(turn: Turn, event: Disconnected) -> None:
+def close(turn: Turn, event: events.Disconnected) -> None:
     """Wait until the node calls again, or is lost."""
     node = turn.find(event.node)
     if node is not None and node.link is not Link.ENDED:
-        since = max(turn.now, event.heard)
-        turn.put(
-            event.node,
-            replace(
-                node,
-                link=Link.CLOSED,
-                heard=event.heard,
-                since=since,
-                why=event.why,
-                has_exited=event.has_exited,
-            ),
-        )
+        heard, since, exited = event.heard, max(turn.now, event.heard), event.has_exited
+        node = replace(node, link=Link.CLOSED, heard=heard, since=since, why=event.why, has_exited=exited)
+        turn.put(event.node, node)
 
 
-def close_gathering(turn: Turn, event: Disconnected) -> None:
+def close_gathering(turn: Turn, event: events.Disconnected) -> None:
     """Forget the node: it or its successor will join again. A spare one is waited for."""
     node = turn.find(event.node)
     if node is not None and node.rank is None:
@@ -115,12 +88,12 @@ def close_gathering(turn: Turn, event: Disconnected) -> None:
         gathering.forget(turn, event.node, f"its connection has ended ({event.why})")
 
 
-def kill(turn: Turn, event: Killed) -> None:
+def kill(turn: Turn, event: events.Killed) -> None:
     """Lose the node immediately: nothing of it is running, and only a new launcher can replace it."""
     turn.change_node(event.node, link=Link.ENDED, heard=turn.now, since=turn.now)
 
 
-def kill_gathering(turn: Turn, event: Killed) -> None:
+def kill_gathering(turn: Turn, event: events.Killed) -> None:
     """Forget the node: its successor will join. A spare one is lost as in every phase."""
     node = turn.find(event.node)
     if node is not None and node.rank is not None:
@@ -129,14 +102,14 @@ def kill_gathering(turn: Turn, event: Killed) -> None:
         kill(turn, event)
 
 
-def silence(turn: Turn, event: Silent) -> None:
+def silence(turn: Turn, event: events.Silent) -> None:
     """Wait until the node is heard again, or is lost."""
     node = turn.find(event.node)
     if node is not None and node.link is Link.OPEN:
         turn.put(event.node, replace(node, link=Link.SILENT, heard=event.heard, since=event.heard))
 
 
-def hear(turn: Turn, event: Heard) -> None:
+def hear(turn: Turn, event: events.Heard) -> None:
     """Note that the node is no longer silent."""
     node = turn.find(event.node)
     if node is not None and node.link is Link.SILENT:
@@ -144,7 +117,7 @@ def hear(turn: Turn, event: Heard) -> None:
         turn.put(event.node, replace(node, link=Link.OPEN, quiet=quiet))
 
 
-def leave(turn: Turn, event: Left) -> None:
+def leave(turn: Turn, event: events.Left) -> None:
     """Note that the node knows how the job ended. Forget it if it was a spare one before that."""
     node = turn.find(event.node)
     if node is None:
@@ -222,7 +195,7 @@ def find_lost(turn: Turn) -> None:
         return  # wait: if one is heard again, or all are late, it is clear whose network it is
     for index, node in late:
         if is_between:
-            between.lose(turn, index, node.since)
+            between.lose(turn, index)
         else:
             attempt.lose(turn, index, node.since)
 
@@ -292,31 +265,31 @@ def find_due(turn: Turn) -> float | None:
 
 
 RULES: Mapping[type, Mapping[Phase, Rule]] = {
-    Joined: {
+    events.Joined: {
         G: gathering.join,
         R: gathering.join_running,
         S: gathering.join_running,
         B: gathering.join_between,
         END: gathering.join_over,
     },
-    Disconnected: {G: close_gathering, R: close, S: close, B: close, END: close},
-    Killed: {G: kill_gathering, R: kill, S: kill, B: kill, END: kill},
-    Silent: {G: silence, R: silence, S: silence, B: silence, END: silence},
-    Heard: {G: hear, R: hear, S: hear, B: hear, END: hear},
-    Failed: {R: attempt.fail, S: attempt.fail, B: between.fail},
-    Exited: {R: attempt.note_exit, S: attempt.note_exit, B: attempt.note_late_exit},
-    Received: {G: gathering.refuse_by_signal, R: attempt.stop, S: attempt.stop, B: between.stop},
-    Ready: {
+    events.Disconnected: {G: close_gathering, R: close, S: close, B: close, END: close},
+    events.Killed: {G: kill_gathering, R: kill, S: kill, B: kill, END: kill},
+    events.Silent: {G: silence, R: silence, S: silence, B: silence, END: silence},
+    events.Heard: {G: hear, R: hear, S: hear, B: hear, END: hear},
+    events.Failed: {R: attempt.fail, S: attempt.fail, B: between.fail},
+    events.Exited: {R: attempt.note_exit, S: attempt.note_exit, B: attempt.note_late_exit},
+    events.Received: {G: gathering.refuse_by_signal, R: attempt.stop, S: attempt.stop, B: between.stop},
+    events.Ready: {
         G: gathering.note_health,
         R: gathering.note_spare_health,
         S: gathering.note_spare_health,
         B: between.note_ready,
     },
-    Unable: {R: attempt.give_up, S: attempt.give_up, B: between.give_up},
-    Probed: {G: gathering.refuse_late},
-    Refused: {G: gathering.refuse_as},
-    Left: {G: leave, R: leave, S: leave, B: leave, END: leave},
-    Tick: {},
+    events.Unable: {R: attempt.give_up, S: attempt.give_up, B: between.give_up},
+    events.Probed: {G: gathering.refuse_late},
+    events.Refused: {G: gathering.refuse_as},
+    events.Left: {G: leave, R: leave, S: leave, B: leave, END: leave},
+    events.Tick: {},
 }  # fmt: skip
 """What an event does in a phase; nothing where there is no entry."""
 ADVANCE: Mapping[Phase, Callable[[Turn], None]] = {

@@ -16,8 +16,12 @@ if TYPE_CHECKING:
     from launcher.job.commands import Refusal
 
 
+class JobEvent:
+    """What happens to a job."""
+
+
 @frozen
-class Joined:
+class Joined(JobEvent):
     """A launcher has called, or calls again.
 
     Attributes:
@@ -41,7 +45,7 @@ class Joined:
 
 
 @frozen
-class Disconnected:
+class Disconnected(JobEvent):
     """The connection of a node has ended.
 
     Attributes:
@@ -57,14 +61,14 @@ class Disconnected:
 
 
 @frozen
-class Killed:
+class Killed(JobEvent):
     """The launcher of a node was killed, and its watchdog has ended all that it had started."""
 
     node: int
 
 
 @frozen
-class Silent:
+class Silent(JobEvent):
     """A node has missed a heartbeat; ``heard``: when it was heard last."""
 
     node: int
@@ -72,14 +76,14 @@ class Silent:
 
 
 @frozen
-class Heard:
+class Heard(JobEvent):
     """A node that was silent is heard again."""
 
     node: int
 
 
 @message
-class Failed:
+class Failed(JobEvent):
     """Something on a node ends the attempt: a process has failed, or could not be started.
 
     Attributes:
@@ -94,7 +98,7 @@ class Failed:
 
 
 @message
-class Exited:
+class Exited(JobEvent):
     """All processes of a node have ended.
 
     Attributes:
@@ -113,7 +117,7 @@ class Exited:
 
 
 @message
-class Received:
+class Received(JobEvent):
     """A node's launcher received a signal to stop; ``name``: the signal's name."""
 
     node: NodeRank
@@ -122,7 +126,7 @@ class Received:
 
 
 @message
-class Ready:
+class Ready(JobEvent):
     """Nothing of the last attempt is left on a node.
 
     Attributes:
@@ -138,7 +142,7 @@ class Ready:
 
 
 @frozen
-class Unable:
+class Unable(JobEvent):
     """The next attempt cannot start; ``why``: the reason, e.g. that there is no port for it."""
 
     node: int
@@ -146,7 +150,7 @@ class Unable:
 
 
 @frozen
-class Probed:
+class Probed(JobEvent):
     """The hosts of the missing nodes were probed, as `Probe` asks.
 
     Attributes:
@@ -161,37 +165,19 @@ class Probed:
 
 
 @frozen
-class Refused:
+class Refused(JobEvent):
     """The job must not start, as another launcher that is node 0 too has found."""
 
     refusal: Refusal
 
 
 @message
-class Left:
+class Left(JobEvent):
     """A node leaves: it knows how the job ended, or was asked to end while it waited as a spare one."""
 
     node: NodeRank
 
 
 @frozen
-class Tick:
+class Tick(JobEvent):
     """Time has passed."""
-
-
-JobEvent = (
-    Joined
-    | Disconnected
-    | Killed
-    | Silent
-    | Heard
-    | Failed
-    | Exited
-    | Received
-    | Ready
-    | Unable
-    | Probed
-    | Refused
-    | Left
-    | Tick
-)

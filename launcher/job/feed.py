@@ -26,15 +26,11 @@ class EventQueue:
         self._queue: deque[Any] = deque()
         self._is_busy = False
 
-    def __call__(self, event: object) -> bool:
-        """Handle an event and all that come with it; of several errors raise the first one, at the end.
-
-        Returns:
-            Whether all are handled; not if this one comes with another one.
-        """
+    def __call__(self, event: object) -> None:
+        """Handle an event and all that come with it; of several errors raise the first one, at the end."""
         self._queue.append(event)
         if self._is_busy:
-            return False
+            return
         self._is_busy, failed = True, None
         while self._queue:
             one = self._queue.popleft()
@@ -48,4 +44,3 @@ class EventQueue:
         self._is_busy = False
         if failed is not None:
             raise failed
-        return True

@@ -31,8 +31,7 @@ def join(turn: Turn, event: Joined) -> None:
     elif event.refusal is not None and (is_of_job and rank_of(turn, event.node) is None):
         turn.reject(event.session, event.refusal)  # a spare one
     elif event.refusal is not None:
-        refuse(turn, event.refusal)
-        turn.send(To(event.session, turn.state.over or EndJob(EXIT_UNTRUSTED)))
+        refuse(turn, event.refusal, event.session)
     elif known is not None and known.link is Link.OPEN and known.rank is None:
         turn.send(TurnAway(event.session))
     elif known is not None and known.link is Link.OPEN:
@@ -42,8 +41,7 @@ def join(turn: Turn, event: Joined) -> None:
             one=known.described,
             other=event.described,
         )
-        refuse(turn, Refusal(EXIT_UNTRUSTED, problem))
-        turn.send(To(event.session, turn.state.over or EndJob(EXIT_UNTRUSTED)))
+        refuse(turn, Refusal(EXIT_UNTRUSTED, problem), event.session)
     else:
         let_in(turn, event)
 
@@ -163,10 +161,12 @@ def catch_up(turn: Turn, node: Node) -> None:
             turn.send(To(node.session, command))
 
 
-def refuse(turn: Turn, refusal: Refusal, leave_s: float = LEAVE_S) -> None:
-    """End the job before its start."""
-    if turn.state.over is None:
-        turn.finish(EndJob(refusal.status, refusal=refusal), leave_s)
+def refuse(turn: Turn, refusal: Refusal, session: str = "", leave_s: float = LEAVE_S) -> None:
+    """End the job before its start; ``session``: that of a launcher that was not let in, and hears it too."""
+    over = EndJob(refusal.status, refusal=refusal)
+    turn.finish(over, leave_s)
+    if session:
+        turn.send(To(session, over))
 
 
 def refuse_as(turn: Turn, event: Refused) -> None:
@@ -180,7 +180,7 @@ def refuse_by_signal(turn: Turn, event: Received) -> None:
     if node is not None and node.rank is not None:
         turn.change(is_told=True)
         problem = make_problem("roll-call-ended", node=turn.name(event.node), signal=event.name)
-        refuse(turn, Refusal(EXIT_NOT_READY, problem), HURRY_S)
+        refuse(turn, Refusal(EXIT_NOT_READY, problem), leave_s=HURRY_S)
 
 
 def refuse_late(turn: Turn, event: Probed) -> None:
@@ -188,16 +188,9 @@ def refuse_late(turn: Turn, event: Probed) -> None:
     state = turn.state
     if state.is_probing and state.missing:
         job = state.job
-        problem = nodes_missing(
-            job.member,
-            state.missing,
-            job.node_count,
-            job.roll_call_s,
-            event.described,
-            len(state.left),
-            event.or_else,
-        )
-        refuse(turn, Refusal(EXIT_NOT_READY, problem, event.lines), LATE_COMERS_S)
+        counts = state.missing, job.node_count, job.roll_call_s
+        problem = nodes_missing(job.member, *counts, event.described, len(state.left), event.or_else)
+        refuse(turn, Refusal(EXIT_NOT_READY, problem, event.lines), leave_s=LATE_COMERS_S)
 
 
 def forget(turn: Turn, index: int, how: str) -> None:
@@ -216,8 +209,7 @@ def note_spare_health(turn: Turn, event: Ready) -> None:
     """Note what the health command of a spare node found; no place is given away while the attempt runs."""
     node = turn.find(event.node)
     if node is not None and node.rank is None:
-        turn.change_node(event.node, health=event.unhealthy)
-        between.take_unhealthy(turn, event.node, event.unhealthy)
+        note_health(turn, event)
 
 
 def advance(turn: Turn) -> None:

@@ -170,7 +170,6 @@ class NodeState:
         is_spare: Whether it holds no rank.
         answered: When the last heartbeat that node 0 has answered was sent.
         outwaits: Seconds for which this launcher stood still since then.
-        stop: The signal by which the processes are stopped; None before that.
         has_told_end: Whether node 0 was told how the processes ended; companions may still run.
         received: The signal that this launcher has received.
         gave_up: Whether it has given node 0 up.
@@ -190,7 +189,6 @@ class NodeState:
     is_spare: bool = False
     answered: float = 0.0
     outwaits: float = 0.0
-    stop: int | None = None
     has_told_end: bool = False
     received: events.Received | None = None
     gave_up: bool = False
@@ -289,7 +287,7 @@ def start(turn: NodeTurn, event: Begin) -> None:
         turn.change(is_spare=True)
         return
     kept = tuple(one for one in state.kept if isinstance(one, events.Failed) and one.attempt == event.attempt)
-    turn.change(attempt=event.attempt, is_spare=False, stop=None, has_told_end=False, kept=kept)
+    turn.change(attempt=event.attempt, is_spare=False, has_told_end=False, kept=kept)
     if state.job.restarts.most and turn.now > state.lease_until:
         turn.change(phase=NodePhase.ENDED)  # this launcher stood still, and that attempt may be over
         turn.send(events.Exited(state.index, EXIT_NOT_READY, event.attempt))
@@ -311,7 +309,7 @@ def stop(turn: NodeTurn, event: Stop) -> None:
 def end(turn: NodeTurn, number: int) -> None:
     """Stop the processes, once."""
     if turn.state.phase is NodePhase.RUNNING:
-        turn.change(phase=NodePhase.STOPPING, stop=number)
+        turn.change(phase=NodePhase.STOPPING)
         turn.do(EndProcesses(number))
 
 
@@ -418,11 +416,6 @@ def receive(turn: NodeTurn, event: events.Received) -> None:
     end(turn, event.number)
 
 
-def note_checked(turn: NodeTurn, event: events.Ready) -> None:
-    """Tell node 0 that this node is ready."""
-    turn.send(event)
-
-
 # --- time
 
 
@@ -462,7 +455,7 @@ RULES: Mapping[type, Callable[[NodeTurn, Any], None]] = {
     Succeeded: succeed,
     Done: finish,
     events.Received: receive,
-    events.Ready: note_checked,
+    events.Ready: NodeTurn.send,
     events.Tick: lambda turn, event: None,
 }
 """What an event does."""

@@ -13,7 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from launcher.job.commands import Command, Refusal
+    from launcher.job.commands import JobCommand, Refusal
 
 REPLACED = "it was lost, and the job goes on without it"
 """Why a launcher leaves whose place is taken: it must not go on with an old attempt."""
@@ -30,7 +30,7 @@ class Turn:
 
     def __init__(self, state: State, now: float) -> None:
         self.state, self.now = state, now
-        self.commands: list[Command] = []
+        self.commands: list[JobCommand] = []
 
     # --- the state
 
@@ -112,7 +112,7 @@ class Turn:
 
     # --- commands
 
-    def send(self, command: Command) -> None:
+    def send(self, command: JobCommand) -> None:
         """Add a command."""
         self.commands.append(command)
 

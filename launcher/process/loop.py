@@ -15,9 +15,11 @@ from errno import EBADF, ENOENT, EPERM
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Protocol
+    from typing import Protocol, TypeVar
 
     from launcher.core.log import Say
+
+    T = TypeVar("T")
 
     class Timer(Protocol):
         """An action at a time, in monotonic seconds; None for never."""
@@ -153,6 +155,12 @@ class Loop:
             self._tell(f"{getattr(kind, '__name__', kind)}: {error}")
             return False
         return True
+
+    def guarded(self, action: Callable[[], T], default: T) -> T:
+        """Return the result of an action; the default after a fault of our own, which is printed."""
+        found = [default]
+        self.guard(lambda: found.append(action()))
+        return found[-1]
 
     def close(self) -> None:
         """Close the epoll descriptor."""

@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
+from launcher.agent.readiness import Readiness
 from launcher.cluster.agreed import read_seats
 from launcher.cluster.join import LauncherKilled, name_session
-from launcher.cluster.messages import Beat, MachineNotice
-from launcher.cluster.readiness import Readiness
+from launcher.cluster.messages import Beat, MachineNotice, Start
 from launcher.cluster.settings import Shape
 from launcher.core.supervision import Restarts
-from launcher.core.wire import Garbled, pack
+from launcher.core.wire import Garbled, pack, parse
 from launcher.failure.arbiter import GAVE_UP, PREEMPTED, RANK
 from launcher.failure.model import ProcessExit
 from launcher.failure.verdict import make_verdict
@@ -878,7 +878,7 @@ def test_what_a_launcher_has_left_is_waited_for_in_the_loop(monkeypatch: pytest.
         asked.append(mark)
         return left.pop(0)
 
-    monkeypatch.setattr("launcher.cluster.readiness.kill_marked", kill)
+    monkeypatch.setattr("launcher.agent.readiness.kill_marked", kill)
     loop = Loop(lambda text, event: told.append(-1))
     group: Any = SimpleNamespace(describe_survivors=list)
     readiness = Readiness(loop, group, (), lambda then: then(), lambda ready: told.append(ready.attempt), 0)
@@ -999,7 +999,7 @@ def test_seats_that_cannot_be_end_the_connection(seats: object) -> None:
     """They come from the network: they must not become a rank, nor a fault of the launcher."""
     shape = Shape(1, 4, 4, "10.77.0.10", (6106,), spare_count=1)
     with pytest.raises(Garbled):
-        read_seats({"seats": seats}, shape)
+        read_seats(parse(Start, {"seats": seats}), shape)
 
 
 @pytest.mark.thorough
@@ -1023,8 +1023,8 @@ def test_a_spare_node_that_is_heard_shows_that_node_0_is_not_cut_off() -> None:
 
 def test_seats_that_can_be() -> None:
     shape = Shape(1, 4, 4, "10.77.0.10", (6106,), spare_count=1)
-    assert read_seats({"seats": {"4": 1}}, shape) == {4: 1}
-    assert read_seats({}, shape) == {}
+    assert read_seats(Start(seats={"4": 1}), shape) == {4: 1}
+    assert read_seats(Start(), shape) == {}
 
 
 def test_a_node_that_comes_back_with_another_command_is_named() -> None:

@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 from launcher.channel.acceptor import NAMED_MAX, PENDING_MAX
 from launcher.channel.frames import FRAME_LIMIT_BYTES, PREAMBLE, Calling
 from launcher.cluster.connect import REFUSED, ConnectAttempt
-from launcher.cluster.messages import FROM_COORDINATOR, Over
-from launcher.core.wire import LINE_LENGTH, unpack
+from launcher.cluster.messages import FROM_COORDINATOR, Over, Start
+from launcher.core.wire import LINE_LENGTH, pack, unpack
 from launcher.core.wire import render as render_message
 from launcher.preemption.events import ANNOUNCED
 from launcher.process.loop import Loop
@@ -107,7 +107,7 @@ def hub() -> Iterator[LiveHub]:
         assert member.hear("beat")["sent"] == 1.5
         assert sorted(live.hub.members.by_index) == [0, 1]
         assert live.hub.members.by_index[1].connection is not None
-        assert live.told == [{"is": "start", "agreed": {"master_port": 6105}, "attempt": 0}]
+        assert live.told == [pack(Start(master_port=6105))]
         member.socket.close()
 
 
@@ -478,10 +478,7 @@ def test_a_program_at_another_port_cannot_pass_connections_on() -> None:
 
         for place, expected in ((port, REFUSED), (hub.port, "opened")):
             ends.clear()
-            attempt = ConnectAttempt(
-                KEY, WAIT_S, loop, opened, lambda error: ends.append("refused"),
-                lambda why, next_port: ends.append(why),
-            )  # fmt: skip
+            attempt = ConnectAttempt(KEY, WAIT_S, loop, opened, lambda why, next_port: ends.append(why))
             attempt.begin(ADDRESS, place)
             loop.turn_until(is_over, WAIT_S)
             assert ends == [expected]

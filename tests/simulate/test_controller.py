@@ -10,9 +10,9 @@ from launcher.failure.arbiter import GAVE_UP, RANK, Event
 from launcher.job.commands import (
     Blame,
     Close,
-    Command,
     EndAttempt,
     EndJob,
+    JobCommand,
     Print,
     Probe,
     StartAttempt,
@@ -48,9 +48,9 @@ class Steps:
     ) -> None:
         job = Job(nodes, spares, restarts=restarts or Restarts(most=3), serves=serves)
         self.state: State = begin(job, "0", 0.0)
-        self.commands: tuple[Command, ...] = ()
+        self.commands: tuple[JobCommand, ...] = ()
 
-    def take(self, event: JobEvent, now: float = 1.0) -> tuple[Command, ...]:
+    def take(self, event: JobEvent, now: float = 1.0) -> tuple[JobCommand, ...]:
         """Take an event, and return the commands."""
         self.state, self.commands = step(self.state, event, now)
         return self.commands

@@ -565,11 +565,9 @@ class Server:
         if self.is_alive:
             self.feed(events.Tick())
 
-    def do(self, command: commands.Command) -> None:
+    def do(self, command: commands.JobCommand) -> None:
         """Do what the controller wants."""
         world = self.world
-        if isinstance(command, commands.Wait):
-            return
         if isinstance(command, (commands.StartAttempt, commands.Stop, commands.EndAttempt, commands.EndJob)):
             if isinstance(command, commands.EndJob):
                 world.overs.append(command)

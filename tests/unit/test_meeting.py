@@ -19,7 +19,7 @@ import pytest
 from launcher.channel.frames import PREAMBLE, Answering, Calling, Sealed, at_port, make_key, name_job
 from launcher.cluster import client
 from launcher.cluster.address_exchange import meet
-from launcher.cluster.agreed import HOSTS, pack_hosts, read_hosts
+from launcher.cluster.agreed import pack_hosts, read_hosts
 from launcher.cluster.join import Join
 from launcher.cluster.messages import Start
 from launcher.core.errors import LauncherError
@@ -278,7 +278,7 @@ class Impostor:
 
 def start(hosts: object) -> dict[str, object]:
     """Return a start signal."""
-    return pack(Start({HOSTS: hosts}))
+    return pack(Start(hosts=hosts))
 
 
 WRONG: tuple[object, ...] = (
@@ -286,8 +286,8 @@ WRONG: tuple[object, ...] = (
     ["a", "b"],
     "a,b",
     "\x1b[31m",
-    *(pack_hosts(one)[HOSTS] for one in ([], ["a"], ["a", "b", "c"], ["a", "a"], ["\x1b[31m", "b"])),
-    pack_hosts(["a", "x" * (1 << 21)])[HOSTS],
+    *(pack_hosts(one) for one in ([], ["a"], ["a", "b", "c"], ["a", "a"], ["\x1b[31m", "b"])),
+    pack_hosts(["a", "x" * (1 << 21)]),
     "AAAA",
 )
 
@@ -309,7 +309,7 @@ def test_more_addresses_than_tensorflow_can_take_fit_into_a_frame() -> None:
     short = [str(IPv4Address(10 << 24 | random.getrandbits(24))) for _ in range(6900)]
     long = [str(IPv6Address(0xFD00_1234_5678_9ABC << 64 | random.getrandbits(64))) for _ in range(2700)]
     for hosts in (list(dict.fromkeys(short)), long):
-        assert read_hosts(pack_hosts(hosts), len(hosts)) == tuple(hosts)
+        assert read_hosts(Start(hosts=pack_hosts(hosts)), len(hosts)) == tuple(hosts)
     with pytest.raises(ValueError, match="too many addresses"):
         pack_hosts(os.urandom(16).hex() for _ in range(5000))
 
