@@ -35,6 +35,7 @@ from launcher.preemption.events import STATUS_WORDS
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.cluster.settings import Shape
+    from launcher.failure.model import Cause
     from launcher.job import commands
     from launcher.job.events import Failed
 
@@ -105,9 +106,11 @@ def read_failure(index: int, place: str, failed: Failed) -> Failed:
     if told.kind not in (RANK, *OF_NODES):
         raise Garbled("a failure of an unknown kind")
     is_of_rank = told.kind == RANK and not told.called
-    cause = None if told.kind == RANK else make_cause(told.kind, what=told.what)
+    cause: Cause | None = None
     if told.kind == GAVE_UP:
         cause = make_node_lost(told.what, is_cut_off=True)
+    elif told.kind != RANK:
+        cause = make_cause(told.kind, what=told.what)
     facts = {name: value for name, value in (told.facts or {}).items() if name in NUMBERS}
     event = replace(
         told,
