@@ -33,20 +33,26 @@ class SourceRow:
     name: str
     markers: tuple[str, ...]
     read: str
+    starts: tuple[str, ...]
+    ends: tuple[str, ...]
 
     def is_marked(self, environ: Mapping[str, str]) -> bool:
         """Whether a marker is among some variables, none of which is empty."""
-        starts = tuple(marker[:-1] for marker in self.markers if marker.endswith("*"))
-        ends = tuple(marker[1:] for marker in self.markers if marker.startswith("*"))
+        starts, ends = self.starts, self.ends
         is_like = (starts or ends) and any(name.startswith(starts) or name.endswith(ends) for name in environ)
         return bool(is_like) or not environ.keys().isdisjoint(self.markers)
 
 
+def make_row(name: str, markers: tuple[str, ...], read: str) -> SourceRow:
+    """Return a source; a marker with a star is any name that begins or ends so."""
+    starts = tuple(marker[:-1] for marker in markers if marker.endswith("*"))
+    ends = tuple(marker[1:] for marker in markers if marker.startswith("*"))
+    return SourceRow(name, markers, read, starts, ends)
+
+
 MARKERS = {block.name: expand(block.words("markers")) for block in rows.SOURCES}
 MARKERS |= {"node_names": rows.NODE_MARKERS, "signs": signs.MARKERS}
-TABLE = tuple(
-    SourceRow(b.name, MARKERS[b.name], b.fields.get("read", f"{b.name}.read")) for b in rows.SOURCES
-)
+TABLE = tuple(make_row(b.name, MARKERS[b.name], b.fields.get("read", f"{b.name}.read")) for b in rows.SOURCES)
 
 
 @frozen

@@ -27,7 +27,7 @@ from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
 from launcher.planning.recorded import replay
 from launcher.rehearse.platforms import PLATFORMS
-from launcher.sources import TABLE, SourceRow, gather
+from launcher.sources import TABLE, gather, make_row
 from tests.golden.jobs import case_names, read_case, snapshots
 from tests.process.starting import ROOT
 from tools import platform_table
@@ -219,7 +219,7 @@ def test_the_example_of_a_source_works(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, code.__name__, code)
     (block,) = blocks("extending.md", "text")[:1]
     markers = tuple(block.partition("markers")[2].split())
-    monkeypatch.setattr(sources, "TABLE", (SourceRow("acme", markers, "acme.read"), *TABLE))
+    monkeypatch.setattr(sources, "TABLE", (make_row("acme", markers, "acme.read"), *TABLE))
     case = json.loads(blocks("extending.md", "json")[0])
     options = read_options({}, {})
     for rank, process in enumerate(case["processes"]):
