@@ -27,7 +27,7 @@ from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
 from launcher.planning.recorded import replay
 from launcher.rehearse.platforms import PLATFORMS
-from launcher.sources import TABLE, gather, make_row
+from launcher.sources import TABLE, SourceRow, gather, make_row
 from tests.golden.jobs import case_names, read_case, snapshots
 from tests.process.starting import ROOT
 from tools import platform_table
