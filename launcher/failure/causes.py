@@ -18,6 +18,8 @@ from launcher.core.signal import signal
 from launcher.failure.counters import Counters, read_counters
 from launcher.failure.model import OWN_LIMIT, Cause
 from launcher.failure.stderr import (
+    OF_AN_EXCEPTION,
+    STILL_RUNS,
     TERMINATE,
     LastOutput,
     find_message,
@@ -365,7 +367,7 @@ def _explain_signal(number: int, before: Counters, after: Counters, words: LastO
     elif number == signal.SIGABRT and words.exception and words.was_ending:
         yield _explain_exception(words, f"; while Python ended, {_explain_abort(words)}")
     elif number == signal.SIGABRT:
-        yield make_cause("aborted", what=_explain_abort(words))
+        yield _explain_exit_abort(words) or make_cause("aborted", what=_explain_abort(words))
     elif number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         yield make_cause("ended-from-outside")
     else:
@@ -399,6 +401,19 @@ def _find_signal(number: int | None) -> Cause | None:
     """Return the cause that a signal shows on its own."""
     found = None if number is None else read_signals().get(number)
     return None if found is None else Cause(found.code, found.meaning, found.fix, found.retryable)
+
+
+def _explain_exit_abort(words: LastOutput) -> Cause | None:
+    """Return the cause of a program whose threads of C++ have not ended with it; None for another abort.
+
+    Its own exit code is lost, and perhaps there was no failure but this one.
+    """
+    place = next((n for n, line in enumerate(words.lines) if line.startswith(STILL_RUNS)), None)
+    if place is None or words.exception:
+        return None
+    message = find_message(words.lines[:place], OF_AN_EXCEPTION)
+    said = f"; what it printed last: {quote(message[0])}" if message else ""
+    return make_cause("aborted-at-exit", said=said)
 
 
 def _explain_abort(words: LastOutput) -> str:

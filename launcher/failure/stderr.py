@@ -38,6 +38,8 @@ WHOLE_MAX = 40
 FATAL = "Fatal Python error:"
 TERMINATE = "terminate called"
 """Beginning of the message of a C++ program that aborts."""
+STILL_RUNS = f"{TERMINATE} without an active exception"
+"""Its message if a thread still runs that should have ended before."""
 STACK = ("Current thread 0x", "Thread 0x", "Stack (most recent call first)")
 ERROR_FILE_BYTES = 1 << 20
 MARGIN, RAISED, FRAME, INSTALLED = map(compile_kind, ("margin", "raised", "frame", "installed"))

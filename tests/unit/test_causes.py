@@ -512,6 +512,16 @@ def test_an_abort_says_what_cpp_said() -> None:
     assert codes(find_causes(death(-6, lost), QUIET, EMPTY_HOST, after())) == ["nccl-peer-lost"]
 
 
+def test_an_abort_of_a_program_that_was_ending_says_what_it_printed() -> None:
+    """A thread of gloo that has not ended aborts after ``sys.exit("no data")``: that exit code is lost."""
+    still = "terminate called without an active exception\n"
+    for printed, said in (("no data in /data\n", "; what it printed last: no data in /data"), ("", "")):
+        (cause,) = find_causes(death(-6, f"{printed}{still}"), QUIET, EMPTY_HOST, after())
+        what = "the program was ending, and C++ threads that still ran aborted the process"
+        assert (cause.code, cause.what) == ("aborted", f"{what}{said}")
+        assert "destroy_process_group" in cause.fix
+
+
 def test_an_abort_while_an_exception_ends_python_is_the_exceptions() -> None:
     """Threads of C++ are torn down then, and may fail; what was logged long before has ended nothing."""
     said = "terminate called after throwing an instance of 'x'\n  what():  peer closed\n"
