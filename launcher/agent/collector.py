@@ -215,6 +215,7 @@ class Collector:
 
         runtime, watch, group = self._runtime, self._runtime.watch, self._runtime.group
         movement = phases = None
+        usual_s, more_s = watch.stall_timeout_s or watch.idle_timeout_s, 0.0
         if not watch.stall_timeout_s:  # CPU time and network count
             from launcher.observers.movement import Movement
             from launcher.process.families import list_ranks
@@ -223,19 +224,22 @@ class Collector:
             movement = Movement(lambda table: list_ranks(group.processes, table), window_s)
         if watch.stall_limits:  # each phase may have its own limit
             from launcher.observers.connections import with_descendants
-            from launcher.observers.phases import Phases
+            from launcher.observers.phases import FIRST, Phases
 
+            limits = dict(watch.stall_limits)
+            if self._coordination.joins_hangs and limits.get(FIRST, 0.0) > usual_s:
+                more_s = limits.pop(FIRST) - usual_s  # another node's output may be the job's progress
             phases = Phases(
-                dict(watch.stall_limits),
+                limits,
                 has_progressed,
                 lambda: (pid for one in group.running for pid in with_descendants(one)),
                 runtime.folder.path,
             )
         self._detector = StallDetector(
-            watch.stall_timeout_s or watch.idle_timeout_s,
+            usual_s,
             lambda: runtime.output.last_s,
-            lambda what: self._on_stall(what, end_for),
-            lambda: self._coordination.on_quiet(None),
+            lambda what: self._on_stall(what, 0.0 if has_progressed() else more_s, end_for),
+            lambda: self._coordination.on_quiet(None, 0.0),
             started=started,
             gpus=Gpus(runtime.environ.get("CUDA_VISIBLE_DEVICES")),
             movement=movement,
@@ -244,10 +248,10 @@ class Collector:
         )
         runtime.loop.timers.append(self._detector)
 
-    def _on_stall(self, what: str, end_for: Callable[[Reason], None]) -> None:
+    def _on_stall(self, what: str, more_s: float, end_for: Callable[[Reason], None]) -> None:
         """Ask all ranks, and report; in a job of several nodes node 0 does."""
         runtime = self._runtime
-        if runtime.is_ending or self._coordination.on_quiet(what) or not runtime.group.running:
+        if runtime.is_ending or self._coordination.on_quiet(what, more_s) or not runtime.group.running:
             return
         self.ask_all(lambda answers, progress: self._report(what, answers, progress, end_for))
 

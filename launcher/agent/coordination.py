@@ -74,8 +74,10 @@ class Coordination:
             other nodes.
         on_failure: Notes that a process of this node has failed, and whether only because it lost another.
         on_reason: Notes that the agent ends its processes for a reason of its own.
+        joins_hangs: Whether node 0 decides if the job hangs, from what all nodes report to `on_quiet`.
         on_quiet: Notes that nothing has happened here for the time of a stall, or (None) that something has
-            again; returns whether another launcher asks all processes of the job, and reports.
+            again, and for how many more seconds that is no stall if no node has made progress yet; returns
+            whether another launcher asks all processes of the job, and reports.
         takes_evidence: Takes what the processes of this node did before they are stopped; returns whether it
             was taken.
         on_refused: Notes that the processes of this node cannot be started.
@@ -116,7 +118,8 @@ class Coordination:
     on_ranks_ended: Callable[[], None] = _ignore
     on_failure: Callable[[Process, bool], None] = _ignore
     on_reason: Callable[[Reason], None] = _ignore
-    on_quiet: Callable[[str | None], bool] = _refuse
+    joins_hangs: bool = False
+    on_quiet: Callable[[str | None, float], bool] = _refuse
     takes_evidence: Callable[[Sequence[StackAnswer]], bool] = _refuse
     on_refused: Callable[[LauncherError], None] = _ignore
     on_preemption: Callable[[str, str, float, bool], None] = _ignore

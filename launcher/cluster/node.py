@@ -134,7 +134,7 @@ class ClusterNode:
             find_lease=lambda: self.state.lease_until if self.runtime.watch.restarts.most else None,
             begin=self._keep_time, began=self.began, takes_signal=self.takes_signal, on_told=self.on_told,
             on_ranks_ended=lambda: self.feed(node.Succeeded(self.parts.observers.progressed)),
-            on_failure=self.on_failure, on_quiet=self.on_quiet,
+            on_failure=self.on_failure, on_quiet=self.on_quiet, joins_hangs=not self.shape.keep_going,
             on_reason=lambda why: self._tell_event(why.kind, why.status, BEFORE.get(why.kind, "") + why.what),
             takes_evidence=self.takes_evidence, on_refused=self.on_refused,
             on_preemption=self.on_preemption, describe_state=self.describe_state,
@@ -471,12 +471,12 @@ class ClusterNode:
             facts={**facts, "code": process.code or 0}, called=child.called,
         )  # fmt: skip
 
-    def on_quiet(self, what: str | None) -> bool:
+    def on_quiet(self, what: str | None, more_s: float) -> bool:
         """Tell node 0 that nothing happens here, or that something does again: it asks all nodes."""
         if self.shape.keep_going:
             return False
         ends = self.runtime.watch.on_stall == "stop"
-        self.channel.send(Quiet(what or "", ends, self.state.attempt))
+        self.channel.send(Quiet(what or "", ends, self.state.attempt, more_s))
         return True
 
     def on_refused(self, error: LauncherError) -> None:

@@ -14,7 +14,7 @@ from launcher.hang.model import Hung, Look, Quiet, Seen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from launcher.failure.model import Cause
     from launcher.hang.model import Answer, Looked, RankRecord, Thread
@@ -63,6 +63,7 @@ class JobEvidence:
         self._threads: dict[tuple[Thread, ...], tuple[Thread, ...]] = {}
         self._taken: set[tuple[int, int]] = set()
         self._quiet: dict[int, Quiet] = {}
+        self._quiet_at: dict[int, float] = {}
         self._number = 0
         self._look_until: float | None = None
         self._look_after = 0.0
@@ -116,7 +117,7 @@ class JobEvidence:
     def note_quiet(self, node: int, quiet: Quiet) -> None:
         """Note that nothing happens on a node, or that something does again."""
         if quiet.what:
-            self._quiet[node] = quiet
+            self._quiet[node], self._quiet_at[node] = quiet, time.monotonic()
             self.due = time.monotonic()
         else:
             self._quiet.pop(node, None)
@@ -134,6 +135,8 @@ class JobEvidence:
         heard, silent = self._list_open()
         if not all(node in self._quiet for node in heard):
             return now + 1.0
+        if now < (due := self._find_first_due(heard)):
+            return due
         if self._look_until is None:
             if now < self._look_after:
                 return self._look_after
@@ -147,6 +150,12 @@ class JobEvidence:
         self._has_reported = True
         self._report(silent)
         return None
+
+    def _find_first_due(self, heard: Sequence[int]) -> float:
+        """Return when the silence of all nodes is a stall; at once if one of them has made progress."""
+        if all(self._quiet[node].more_s for node in heard):
+            return max((self._quiet_at[node] + self._quiet[node].more_s for node in heard), default=0.0)
+        return 0.0
 
     def begin_look(self, now: float) -> float:
         """Begin another question, and forget the answers to the last one; return until when to wait."""

@@ -190,11 +190,14 @@ class Quiet:
         what: What was seen, e.g. ``no output for 10 min``; empty if something has happened again.
         ends: Whether a stall ends the job.
         attempt: Attempt of the job, 0 for the first.
+        more_s: Seconds more for which that is no stall as long as no node has made progress; 0 if this one
+            has, and without such a limit.
     """
 
     what: Line = ""
     ends: bool = False
     attempt: int = 0
+    more_s: Seconds = 0.0
 
 
 @message

@@ -178,3 +178,17 @@ def test_nodes_are_asked_only_when_all_are_quiet() -> None:
         evidence.note_quiet(1, Quiet())
     assert 10 < sum(isinstance(one, Look) for one in job.told) < 50
     assert len(evidence._threads) <= 2
+
+
+def test_before_the_first_progress_of_any_node_a_longer_silence_is_no_stall() -> None:
+    """The pattern matches where rank 0 prints: a node without it does not wait for a match of its own."""
+    began = time.monotonic()
+    for progressed, waits in ((False, True), (True, False)):
+        job = Told()
+        evidence = job.make()
+        evidence.note_quiet(0, Quiet("no output for 8 s", more_s=0.0 if progressed else 52.0))
+        evidence.note_quiet(1, Quiet("no output for 8 s", more_s=52.0))
+        evidence.fire(began + 1, is_ending=False)
+        assert bool(job.told) is not waits
+        evidence.fire(began + 60, is_ending=False)
+        assert [type(one) for one in job.told] == [Look]
