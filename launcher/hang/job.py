@@ -169,12 +169,15 @@ class JobEvidence:
     def _report(self, silent: list[int]) -> None:
         from launcher.failure.symptoms import make_cause
         from launcher.hang.report import describe_hang
+        from launcher.output.progress import duration
 
         homes = {answer.rank: node for node, found in self._answers.items() for answer in found}
         places = {rank: self._place(node) for rank, node in homes.items()}
         unheard = [self._name(node) for node in silent]
         progress = [(one.rank, one.value) for looked in self._looked.values() for one in looked.progress]
         what = next(iter(self._quiet.values())).what
+        more_s = min(quiet.more_s for quiet in self._quiet.values())
+        what += f" and {duration(more_s)} more, before the first progress" if more_s else ""
         with LimitedSearch():
             hang = describe_hang(
                 what, self._join(), self._world_size, places, unheard, progress, self._join_records()

@@ -13,7 +13,7 @@ from launcher.failure.model import Cause, RankGroup, Verdict
 from launcher.failure.report import SCREEN_LINES_OF_MANY, render_text
 from launcher.hang.job import JobEvidence
 from launcher.hang.limits import LINES_MAX
-from launcher.hang.model import Answer, Frame, Look, Looked, Quiet, Seen, Thread
+from launcher.hang.model import Answer, Frame, Hung, Look, Looked, Quiet, Seen, Thread
 from launcher.hang.packing import pack
 from launcher.hang.report import describe_hang, make_groups
 from tests.unit.test_verdict import PYTHON, TRACEBACK, dead, judge
@@ -183,12 +183,16 @@ def test_nodes_are_asked_only_when_all_are_quiet() -> None:
 def test_before_the_first_progress_of_any_node_a_longer_silence_is_no_stall() -> None:
     """The pattern matches where rank 0 prints: a node without it does not wait for a match of its own."""
     began = time.monotonic()
-    for progressed, waits in ((False, True), (True, False)):
+    for more_s, after_s, said in ((52.0, 60, " and 52 s more, before the first progress"), (0.0, 1, "")):
         job = Told()
         evidence = job.make()
-        evidence.note_quiet(0, Quiet("no output for 8 s", more_s=0.0 if progressed else 52.0))
+        evidence.note_quiet(0, Quiet("no output for 8 s", more_s=more_s))
         evidence.note_quiet(1, Quiet("no output for 8 s", more_s=52.0))
-        evidence.fire(began + 1, is_ending=False)
-        assert bool(job.told) is not waits
-        evidence.fire(began + 60, is_ending=False)
-        assert [type(one) for one in job.told] == [Look]
+        evidence.fire(began + after_s - 10, is_ending=False)
+        assert [type(one) for one in job.told] == ([] if more_s else [Look])
+        evidence.fire(began + after_s, is_ending=False)
+        for node in (0, 1):
+            evidence.take(node, looked(1, evidence._number))
+        evidence.fire(began + after_s, is_ending=False)
+        hung = job.told[-1]
+        assert isinstance(hung, Hung) and hung.headline.startswith(f"stalled: no output for 8 s{said}")
