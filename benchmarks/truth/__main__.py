@@ -82,7 +82,8 @@ def _count(found: list[Verdict]) -> list[str]:
     cells = []
     for part in PARTS:
         said = [getattr(one, part) for one in found if getattr(one, part) is not None]
-        cells.append(f"{sum(said)}" if len(said) == len(found) else f"{sum(said)} of {len(said)} said")
+        counted = f"{sum(said)}" if len(said) == len(found) else f"{sum(said)} of {len(said)} said"
+        cells.append(counted if said else "-")
     return cells
 
 
