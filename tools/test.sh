@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Sets up what the tests of the given paths need, or of all, then runs ruff, mypy and these tests; pytest's totals come
-# last. By default that is one test of every promise: ten minutes on two cores. The thorough suite is the rest: all rows
+# last. By default that is one test of every promise: eleven minutes on two cores. The thorough suite is the rest: all rows
 # of long tables, all MPIs, images, Azure's clients, hours of fuzzing.
 #
 #   bash tools/test.sh [--thorough] [ARGUMENT OF PYTEST ...]         e.g. tests/unit -k batch

@@ -47,7 +47,7 @@ class Outcome(NamedTuple):
         statuses: Exit code of each node's launcher; None for one that was lost or had to be killed.
         outputs: What each node's launcher and ranks have written.
         records: Our failure record of each node; empty without one.
-        left: Command lines of ranks that still ran then.
+        left: Number of ranks that still ran then.
     """
 
     struck: float | None
@@ -58,35 +58,24 @@ class Outcome(NamedTuple):
     left: int
 
 
+def _make_flags(world: World, node: SimulatedNode, master: str) -> list[str]:
+    """Return the flags that both launchers have."""
+    place = ["--nnodes", str(world.nodes), "--node-rank", str(node.index)]
+    return [*place, "--nproc-per-node", str(world.each), "--master-addr", master, "--master-port", str(PORT)]
+
+
 def start_ours(world: World, node: SimulatedNode, master: str, folder: Path) -> list[str]:
     """Return our command line on a node."""
-    flags = [
-        "--nnodes",
-        str(world.nodes),
-        "--node-rank",
-        str(node.index),
-        "--nproc-per-node",
-        str(world.each),
-    ]
-    flags += ["--master-addr", master, "--master-port", str(PORT), "--grace", str(GRACE_S)]
-    flags += ["--stall-timeout", f"{STALL_S},first=60", "--on-stall", "stop", "--lost-after", str(LOST_S)]
-    flags += ["--progress-pattern", r"step (\d+)"]
+    flags = ["--grace", str(GRACE_S), "--lost-after", str(LOST_S), "--on-stall", "stop"]
+    flags += ["--stall-timeout", f"{STALL_S},first=60", "--progress-pattern", r"step (\d+)"]
     flags += ["--failure-file", str(folder / f"record-{node.index}")]
-    return [sys.executable, "-m", "launcher", "run", *flags, "--", sys.executable]
+    line = [sys.executable, "-m", "launcher", "run", *_make_flags(world, node, master)]
+    return [*line, *flags, "--", sys.executable]
 
 
 def start_torchrun(world: World, node: SimulatedNode, master: str, folder: Path) -> list[str]:
     """Return torchrun's command line on a node."""
-    flags = [
-        "--nnodes",
-        str(world.nodes),
-        "--node-rank",
-        str(node.index),
-        "--nproc-per-node",
-        str(world.each),
-    ]
-    flags += ["--master-addr", master, "--master-port", str(PORT)]
-    return [sys.executable, "-m", "torch.distributed.run", *flags]
+    return [sys.executable, "-m", "torch.distributed.run", *_make_flags(world, node, master)]
 
 
 LAUNCHERS: dict[str, Callable[[World, SimulatedNode, str, Path], list[str]]] = {

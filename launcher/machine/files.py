@@ -188,7 +188,7 @@ def read_guarded(path: str, limit_bytes: int, *, of_system: bool) -> bytes:
         fd = open_file(name, at=place)
         try:
             if of_system:
-                _refuse_shared(place, "its folder")
+                _refuse_shared(place, "its directory")
                 _refuse_shared(fd, "it")
             elif os.fstat(fd).st_mode & stat.S_IWOTH:
                 raise OSError(errno.EPERM, "all users can write it")

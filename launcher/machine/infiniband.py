@@ -5,8 +5,8 @@ Omni-Path are there too. A port is recognized by its link layer and its driver. 
 may be InfiniBand, RoCE or accelerated networking. Only Omni-Path's device names are used as well.
 
 A value counts only in the kernel's own format. A value that is missing, unreadable or in another format is
-None, and the other values stay. A port is left out only if its folder's name is not a number, or if none of
-link layer, state and rate can be read: then the port is gone.
+None, and the other values stay. A port is left out only if its directory's name is not a number, or if none
+of link layer, state and rate can be read: then the port is gone.
 
 Source: Linux Documentation/ABI/stable/sysfs-class-infiniband, drivers/infiniband/core/sysfs.c;
 drivers/infiniband/hw/efa/efa_verbs.c (EFA's link layer is unspecified, which sysfs writes "Unknown").

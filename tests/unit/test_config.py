@@ -288,21 +288,21 @@ def test_a_file_in_a_folder_that_others_can_write_is_not_used(tmp_path: Path) ->
             continue
         folder.chmod(mode)
         options = read_options({}, {}, Host(), command)
-        said = f"{folder / NEAR} is not used: {who} can write its folder"
+        said = f"{folder / NEAR} is not used: {who} can write its directory"
         assert (options.grace_s, options.files.warnings) == (25, (said,))
     folder.chmod(0o755)
     assert read_options({}, {}, Host(), command).grace_s == 2
     if os.geteuid() == 0:
         os.chown(folder, 65534, 0)
         (warned,) = read_options({}, {}, Host(), command).files.warnings
-        assert warned.endswith("user 65534 owns its folder, neither root nor you")
+        assert warned.endswith("user 65534 owns its directory, neither root nor you")
 
 
 def test_what_an_access_list_lets_others_write_is_not_used(tmp_path: Path) -> None:
     """The mode shows only its mask, as the rights of a group that is ours."""
     file, command = tmp_path / NEAR, (str(tmp_path / "train.py"),)
     file.write_text("grace = 2")
-    for path, what in ((file, "it"), (tmp_path, "its folder")):
+    for path, what in ((file, "it"), (tmp_path, "its directory")):
         mode = path.stat().st_mode
         path.chmod(mode | 0o020)
         os.chown(path, -1, 0 if os.geteuid() == 0 else -1)
