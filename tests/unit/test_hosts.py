@@ -16,6 +16,7 @@ import pytest
 from launcher.core.errors import EnvironmentUntrusted, UsageError
 from launcher.core.redact import printable, redact
 from launcher.identity.hosts import read_hostfile
+from launcher.machine import names
 from launcher.machine.host import Host
 from launcher.machine.names import resolve_names
 from launcher.options.reading import read_options
@@ -222,6 +223,14 @@ def test_names_are_asked_for_at_once() -> None:
     assert "127.0.0.1" in found["localhost"] or "::1" in found["localhost"]
     assert sorted(found["10.0.0.4"]) == ["10.0.0.4"] and not found["no-such-host.invalid"]
     assert set(psutil.Process().children()) <= others
+
+
+def test_of_too_many_addresses_none_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part of an address is one of another node: 10.0.0.1 of 10.0.0.12."""
+    all_of_them = frozenset(f"10.0.{high}.{low}" for high in range(3) for low in range(200))
+    monkeypatch.setattr(names, "ask_resolver", lambda name: all_of_them)
+    found = resolve_names(["a-service"], 20)["a-service"]
+    assert found < all_of_them and len(found) > 300
 
 
 LONG = 100_000
