@@ -287,6 +287,10 @@ class FakeHub:
         """Return why a node is not there."""
         return self.gone.get(rank, "")
 
+    def is_gone(self, rank: int) -> bool:
+        """Whether it cannot answer any more."""
+        return rank in self.gone
+
     def is_there(self, rank: int) -> bool:
         """Whether it is."""
         return rank not in self.gone
@@ -347,11 +351,14 @@ def test_who_does_not_take_the_answers_holds_up_nobody_else() -> None:
 
 
 def test_the_silent_and_the_missing_are_named() -> None:
-    """One after its time, the other at once."""
-    hub = FakeHub(3)
+    """One after its time, the others at once: one that was asked before it was lost, too."""
+    hub = FakeHub(4)
     hub.gone[1] = "it has not joined yet"
     hub.ask(0, 1)
     assert [passed for _, passed in hub.take(Passed)] == [Passed(1, 1, why="it has not joined yet")]
+    hub.gone[3] = "it is lost"
+    hub.fire()
+    assert [passed for _, passed in hub.take(Passed)] == [Passed(1, 3, why="it is lost")]
     hub.fire(PACES["status"].wait_s + 1)
     answers = [passed for _, passed in hub.take(Passed)]
     assert [passed.why for passed in answers] == ["no answer within 5 s"] * 2 + [""]
