@@ -66,9 +66,13 @@ class Tuner(Lead):
         is_lost = self.lost and self.runtime.forwarder.told is None
         status = EXIT_NOT_READY if is_lost else report()
         self.end_all(status)
-        if is_lost and isinstance(self.over, Over):
-            verdict = read_verdict(self.over, None, self.job.shape, self.runtime.started_ns, self.attempt)
-            if verdict is not None:
+        if is_lost:
+            verdict = None
+            if isinstance(self.over, Over):
+                verdict = read_verdict(self.over, None, self.job.shape, self.runtime.started_ns, self.attempt)
+            if verdict is None:
+                report()
+            else:
                 self.parts.outcomes.publish(verdict, shown=True)
         return status
 
