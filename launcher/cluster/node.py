@@ -195,12 +195,6 @@ class ClusterNode:
             case node.Lease() if runtime.watch.restarts.most and runtime.group.watchdog is not None:
                 runtime.group.watchdog.renew(command.until)
 
-    def _turn_while(self, is_waiting: Callable[[], bool]) -> None:
-        """Run the loop while something is awaited."""
-        while is_waiting():
-            self.runtime.loop.turn()
-            self.runtime.loop.guard(self.runtime.group.collect)
-
     def _awaits_start(self) -> bool:
         """Whether the next attempt has not started yet; meanwhile check this node's readiness."""
         if self._to_check is not None:
@@ -237,9 +231,7 @@ class ClusterNode:
             begin = channel.feed
             runtime.loop.guard(lambda: begin(events.Tick()))
         try:
-            while self._awaits_start() and runtime.forwarder.told is None:
-                runtime.loop.turn()
-                runtime.group.reap()
+            runtime.group.turn_while(lambda: self._awaits_start() and runtime.forwarder.told is None)
         finally:
             if twin is not None:
                 twin.close()
@@ -527,7 +519,7 @@ class ClusterNode:
         self._report(again.over)
         self.say(again.why, "restart")
         self._has_begun = False
-        self._turn_while(self._awaits_start)
+        self.runtime.group.turn_while(self._awaits_start)
         if self.state.phase is node.NodePhase.OVER:
             return False
         self._take_children()
@@ -552,7 +544,7 @@ class ClusterNode:
                 )
             return self._again is None and self.state.phase is not node.NodePhase.OVER
 
-        self._turn_while(is_waiting)
+        self.runtime.group.turn_while(is_waiting)
 
     def _report(self, over: messages.Over) -> None:
         """Report once which process failed first, with the same words on every node."""

@@ -179,9 +179,7 @@ class Head(Lead):
             return False
         self._report(again.over)
         self.runtime.say(again.why, "restart")
-        while self.channel.state.phase is Phase.BETWEEN:
-            self.runtime.loop.turn()
-            self.runtime.loop.guard(self.runtime.group.collect)
+        self.runtime.group.turn_while(lambda: self.channel.state.phase is Phase.BETWEEN)
         if self.channel.state.phase is Phase.OVER:
             return False
         self.runtime.attempt = self.attempt

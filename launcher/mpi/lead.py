@@ -164,9 +164,9 @@ class Lead:
         self.ranks.listen(self.job.briefing.job)
         runtime.loop.timers[:] = self.timers
         channel.feed(events.Tick())
-        while runtime.forwarder.told is None and channel.state.phase is Phase.GATHERING:
-            runtime.loop.turn()
-            runtime.group.reap()
+        runtime.group.turn_while(
+            lambda: runtime.forwarder.told is None and channel.state.phase is Phase.GATHERING
+        )
         told = runtime.forwarder.told
         if told is not None:
             self.on_told(told)

@@ -125,9 +125,7 @@ class Serving:
         group.stopper.grace_s = CLOSE_S
         group.stopper.begin(signal.SIGTERM)
         loop.timers[:] = [group.stopper]
-        while group.is_busy:
-            loop.turn()
-            loop.guard(group.collect)
+        group.turn_while(lambda: group.is_busy)
 
     def clean_up(self) -> None:
         """End what the job has left here; the watchdog calls this if the launcher was killed."""
