@@ -15,13 +15,14 @@ from launcher.job import attempt, controller
 from launcher.job.commands import Print
 from launcher.job.events import Exited, Failed, Ready, Received, Tick
 from launcher.job.state import Job, Phase
+from launcher.job.state_machine import StateMachine
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.agent.agent import AgentParts
     from launcher.agent.runtime import Outcome, Runtime
-    from launcher.job.commands import EndJob
-    from launcher.job.events import JobEvent
+    from launcher.job.commands import EndJob, JobCommand
+    from launcher.job.state import State
     from launcher.recovery.policy import Decision
 
 LONGEST_S = 3600.0
@@ -36,18 +37,23 @@ class Life:
         self._decision: Decision | None = None
         rule, group, started_s = runtime.watch.restarts, runtime.group, runtime.started_mono_ns / 1e9
         job = Job(1, grace_s=runtime.watch.grace_s, restarts=rule, seed=runtime.run_id)
-        self._state = controller.begin(job, runtime.run_id, started_s)
+        begun = controller.begin(job, runtime.run_id, started_s)
+        # A lone node is not examined before its first attempt
+        started, _ = controller.step(begun, Ready(0, 0), started_s)
+        self._job = StateMachine(controller.step, started, self._do)
+        self._take = self._job.feed
         self._readiness = Readiness(
             runtime.loop, group, rule.health_argv, self._outcomes.wait_for_gpus, self._take, 0
         )
-        self._take(Ready(0, 0), started_s)  # a lone node is not examined before its first attempt
 
-    def _take(self, event: JobEvent, now: float | None = None) -> None:
-        """Let the controller handle an event. The processes have ended, so that there is nothing to stop."""
-        self._state, commands = controller.step(self._state, event, time.monotonic() if now is None else now)
-        for command in commands:
-            if isinstance(command, Print):
-                self._runtime.say(command.text, command.event)
+    def _do(self, command: JobCommand) -> None:
+        """Do what the controller decides. The processes have ended, so that there is nothing to stop."""
+        if isinstance(command, Print):
+            self._runtime.say(command.text, command.event)
+
+    @property
+    def _state(self) -> State:
+        return self._job.state
 
     @property
     def over(self) -> EndJob | None:

@@ -30,9 +30,9 @@ from launcher.core.wire import SECONDS_MAX
 from launcher.failure.arbiter import GAVE_UP, LATENESS_NS, PREEMPTED, RANK, REFUSED, UNMET, UNPROVEN, Event
 from launcher.hang.model import Hung, Look, Looked, Quiet, Reached, Seen
 from launcher.job import commands, events, node
-from launcher.job.feed import EventQueue
 from launcher.job.refusals import node_0_missing
 from launcher.job.settings import BEAT_S, LATE_COMERS_S, LEAVE_S, SAY_EVERY_S
+from launcher.job.state_machine import StateMachine
 from launcher.preemption.events import ANNOUNCED, DUE, LATEST_S, WITHDRAWN
 from launcher.process.loop import Every
 from launcher.process.signals import ENDING_IDLE, ending_of, name_signal
@@ -74,19 +74,18 @@ class ClusterNode:
         shape: The job, and this node's place in it.
         parts: The parts of the agent; set before it runs, like `runtime`.
         runtime: Values and tools of the launcher.
-        state: What this node does.
         agreed: Values of the start signal of the attempt that runs, or ran last; None before the first.
         over: How the job has ended, once node 0 has decided, or is lost.
         subscribers: Handlers of messages of node 0 that are not the channel's own, by type.
         channel: Channel to the other nodes: `Coordinator` on node 0, `CoordinatorClient` on the others; set
             by `gather`.
-        feed: Handles an event of this node, and does what follows.
+        machine: What this node does; set by `gather`.
     """
 
     parts: AgentParts
     runtime: Runtime
     channel: Channel
-    state: node.NodeState
+    machine: StateMachine[node.NodeState]
 
     def __init__(
         self,
@@ -110,7 +109,6 @@ class ClusterNode:
         self.subscribers: dict[type, Callable[[Any], None]] = {messages.NodeNotice: self._on_notice}
         self._make_channel, self._make_children = make_channel, make_children
         self._make_twin = make_twin
-        self.feed = EventQueue(self._take)
         self._stop: commands.Stop | None = None
         self._has_begun = self._has_failed = False
         self._told = messages.Start()
@@ -149,24 +147,14 @@ class ClusterNode:
 
     # --- the state of this node
 
-    def _take(self, event: object) -> None:
-        self.state, found = node.step(self.state, event, time.monotonic())
-        for command in found:
-            self._do(command)
-        if self.state.gave_up and self.state.has_begun and self.over is None:  # none is left to agree with
-            what, self.over = lose_coordinator(self.shape)
-            if self.shape.keep_going:
-                self.say(f"{what} (--keep-going: this node goes on)", "elsewhere")
-
     @property
-    def due(self) -> float | None:
-        """When to call `fire`."""
-        return self.state.due
+    def state(self) -> node.NodeState:
+        """What this node does."""
+        return self.machine.state
 
-    def fire(self, now: float) -> None:
-        """Let time pass."""
-        if self.state.due is not None and now >= self.state.due:
-            self.feed(events.Tick())
+    def feed(self, event: object) -> None:
+        """Handle an event of this node, and do what follows."""
+        self.machine.feed(event)
 
     def _do(self, command: node.Command) -> None:
         runtime = self.runtime
@@ -213,9 +201,10 @@ class ClusterNode:
         """
         runtime, observers, shape = self.runtime, self.parts.observers, self.shape
         rule = runtime.watch.restarts
-        self.channel = channel = self._make_channel(self)
         roll_call_s = shape.timeout_s if shape.index else math.inf  # node 0 decides how long it takes
-        self.state = node.begin(shape.make_job(rule, roll_call_s), shape.index, time.monotonic())
+        begun = node.begin(shape.make_job(rule, roll_call_s), shape.index, time.monotonic())
+        self.machine = StateMachine(node.step, begun, self._do)
+        self.channel = channel = self._make_channel(self)
         wait_for_gpus = self.parts.outcomes.wait_for_gpus
         self._readiness = Readiness(
             runtime.loop, runtime.group, rule.health_argv, wait_for_gpus, self.feed, shape.index
@@ -295,7 +284,7 @@ class ClusterNode:
     def _keep_time(self) -> None:
         """Have the loop call what is due here; node 0 answers itself."""
         timers = self.runtime.loop.timers
-        timers += [self.channel, self, self.questions]
+        timers += [self.channel, self.machine, self.questions]
         if not self.shape.index:
             self.feed(node.Answered(time.monotonic()))
             timers.append(Every(BEAT_S, lambda: self.feed(node.Answered(time.monotonic()))))
@@ -400,6 +389,10 @@ class ClusterNode:
         if isinstance(event, events.Failed) and event.event.kind == GAVE_UP:  # it has our clock's time
             at_ns, within_ns = self._read_clock(event.event.at_ns)
             event = replace(event, event=replace(event.event, at_ns=at_ns, within_ns=within_ns))
+            if self.over is None:  # none is left to agree with
+                what, self.over = lose_coordinator(self.shape)
+                if self.shape.keep_going:
+                    self.say(f"{what} (--keep-going: this node goes on)", "elsewhere")
         elif isinstance(event, events.Exited) and event.record is not None:
             event = replace(event, record=fit(event.record))
         if not isinstance(event, events.Left):  # it leaves when its last message has arrived
