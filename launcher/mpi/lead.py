@@ -15,7 +15,7 @@ from launcher.agent.coordination import Coordination
 from launcher.channel.connection import CLOSED
 from launcher.cluster.coordinator import Coordinator, Service
 from launcher.cluster.join import Join
-from launcher.cluster.messages import Again, Over, Refuse, Start
+from launcher.cluster.messages import Over, Refuse, Start
 from launcher.cluster.outcome import read_refusal
 from launcher.cluster.roll import look_for
 from launcher.core.errors import EXIT_NOT_READY
@@ -27,7 +27,7 @@ from launcher.job.refusals import WAIT_LONGER
 from launcher.job.settings import BEAT_S
 from launcher.job.state import Phase
 from launcher.machine.ports import find_free_port
-from launcher.mpi.leftovers import LINGER_S, end_job
+from launcher.mpi.leftovers import end_job
 from launcher.mpi.local import LocalRanks
 from launcher.mpi.protocol import FROM_NODE, Variable
 from launcher.mpi.ranks import MpiNode
@@ -131,7 +131,7 @@ class Lead:
             lambda: self.parts.outcomes.history, rule, self.job.briefing.job, service,
         )  # fmt: skip
         self._hub = Hub(gate, loop, runtime.say, channel.members.send, channel.members.why_silent)
-        self.ranks = LocalRanks(loop, lambda message: channel.hear(0, message))
+        self.ranks = LocalRanks(loop, channel.send, 0, shape.grace_s)
         channel.subscribers |= dict.fromkeys(OF_PROGRAMS, self._hub.hear)
         return None
 
@@ -202,9 +202,6 @@ class Lead:
         match message:
             case Over() | Refuse():
                 self.over = message
-            case Again():
-                ready = events.Ready(0, message.attempt)
-                self.ranks.clear(message.run, LINGER_S, lambda: self.channel.hear(0, ready))
             case Start():
                 tell_starter(self.runtime.environ)
             case _:
