@@ -61,11 +61,6 @@ class Life:
         return self._state.over
 
     @property
-    def _attempt(self) -> int:
-        """Number of the attempt that runs, or ran last."""
-        return 0 if self._state.attempt is None else self._state.attempt.number
-
-    @property
     def _is_told(self) -> bool:
         """Whether the job was told to end, so that no attempt may follow."""
         forwarder = self._runtime.forwarder
@@ -94,7 +89,7 @@ class Life:
         if over is not None and over.decision is not None:
             outcomes.give_up(over.decision.why)
             return False
-        runtime.attempt = self._attempt
+        runtime.attempt = self._state.attempt_number
         return True
 
     def _pass_on(self) -> None:
@@ -102,14 +97,14 @@ class Life:
         if self._observers.preemption.is_due:
             now_ns, what = time.monotonic_ns(), attempt.TAKEN_BACK
             event = Event(0, PREEMPTED, now_ns, EXIT_NOT_READY, asked=True, what=what)
-            self._take(Failed(0, event, self._attempt))
+            self._take(Failed(0, event, self._state.attempt_number))
         elif self._is_told:
             self._take(Received(0, self._runtime.forwarder.told or signal.SIGINT))
 
     def _conclude(self, outcome: Outcome) -> None:
         """Let the controller decide what follows from an attempt that has failed."""
         runtime, observers, outcomes = self._runtime, self._observers, self._outcomes
-        number, status, verdict = self._attempt, outcome.status, outcome.verdict
+        number, status, verdict = self._state.attempt_number, outcome.status, outcome.verdict
         self._pass_on()
         if verdict is not None:
             ended_ns = runtime.started_mono_ns + verdict.ended_ns - runtime.started_ns

@@ -366,8 +366,7 @@ class Coordinator:
 
     def hear(self, index: int, message: object) -> None:
         """Handle a message of a node, which may be node 0 itself."""
-        is_spare, attempt = self.members.number_of(index) < 0, self.state.attempt
-        number = 0 if attempt is None else attempt.number
+        is_spare, number = self.members.number_of(index) < 0, self.state.attempt_number
         match message:
             case events.Left():
                 self.feed(events.Left(index))

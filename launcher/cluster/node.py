@@ -114,7 +114,6 @@ class ClusterNode:
         self._told = messages.Start()
         self._again: messages.Again | None = None
         self._to_check: int | None = None
-        self._reported: messages.First | None = None
         self._still_to_come: int | None = None
 
     def say(self, text: str, event: str, **fields: object) -> None:
@@ -540,22 +539,16 @@ class ClusterNode:
         self.runtime.group.turn_while(is_waiting)
 
     def _report(self, over: messages.Over) -> None:
-        """Report once which process failed first, with the same words on every node."""
-        if over.first is not None and over.first == self._reported:
-            return
-        self._reported = over.first
+        """Report once which process failed first."""
         runtime, shape, outcomes = self.runtime, self.shape, self.parts.outcomes
         own = outcomes.find().verdict
         # In a rehearsal all nodes share one screen: without node 0, node 1 reports.
         stands_in = self.state.gave_up and runtime.environ.get("LAUNCHER_REHEARSED") == "1"
-
-        def report() -> None:
-            verdict = read_verdict(over, own, shape, runtime.started_ns, runtime.attempt)
-            if verdict is not None:
-                speaks = shape.speaks or stands_in
-                outcomes.publish(verdict, shown=speaks, speaks=speaks)
-
-        runtime.loop.guard(report)
+        outcomes.report_job(
+            over.first,
+            lambda: read_verdict(over, own, shape, runtime.started_ns, runtime.attempt),
+            speaks=shape.speaks or stands_in,
+        )
 
     def finish(self, report: Callable[[], int]) -> int:
         """Report how the job ended, and return its status."""

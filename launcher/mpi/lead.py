@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from launcher.channel.connection import Connection, Listener
     from launcher.cluster.settings import Shape
     from launcher.core.errors import LauncherError
+    from launcher.failure.model import Verdict
     from launcher.mpi.protocol import Briefing
     from launcher.process.watchdog import Watchdog
     from launcher.remote.hub import Gate
@@ -110,7 +111,7 @@ class Lead:
         return Coordination(
             self.attach, self.gather, shares_terminal=False, lends_terminal=False,
             has_others=len(self.nodes) > 1, begin=self.begin, on_refused=self.on_refused,
-            clean_up=self.clean_up, close=self.close,
+            clean_up=lambda: end_job(self.job.briefing.job, self.runtime.watch.grace_s), close=self.close,
         )  # fmt: skip
 
     def attach(self, runtime: Runtime) -> Target | None:
@@ -143,8 +144,7 @@ class Lead:
     @property
     def attempt(self) -> int:
         """Number of the attempt that runs, or ran last."""
-        attempt = self.channel.state.attempt
-        return 0 if attempt is None else attempt.number
+        return self.channel.state.attempt_number
 
     @property
     def failures(self) -> tuple[Event, ...]:
@@ -209,12 +209,16 @@ class Lead:
 
     def _finish(self, over: Over | Refuse) -> Over | Refuse:
         """Return how the job ends, with the status of all launchers: nodes may not have the head's flags."""
-        return replace(over, status=self.find_status(over)) if isinstance(over, Over) else over
+        if isinstance(over, Refuse):
+            return over
+        outcomes = self.parts.outcomes
+        outcomes.is_stopped = over.is_stopped
+        verdict = self.runtime.loop.guarded(lambda: self.judge(over), None)
+        return replace(over, status=outcomes.exit_status(over.status, verdict))
 
-    def find_status(self, over: Over) -> int:
-        """Return the exit status of the launchers from how the job has ended."""
-        self.parts.outcomes.is_stopped = over.is_stopped
-        return self.parts.outcomes.exit_status(over.status)
+    def judge(self, over: Over) -> Verdict | None:
+        """Return the verdict on the whole job; None if it is that on our own process."""
+        return None
 
     # --- from the nodes
 
@@ -222,22 +226,11 @@ class Lead:
         """Return an event with what only we know."""
         match event:
             case events.Joined() if 0 <= event.node < len(self.nodes):
-                free_at, host = self._find_free_at(event), self.nodes[event.node].host
-                return replace(event, host=host, free_at=free_at)
+                node = self.nodes[event.node]
+                return replace(event, host=node.host, free_at=node.find_free_at(event.session, event.host))
             case events.Probed():
                 return replace(event, or_else=WAIT_LONGER)
         return event
-
-    def _find_free_at(self, event: events.Joined) -> float:
-        """Return before when no rank may start on a node whose launcher calls.
-
-        The same launcher knows what runs there, and so does another one of the same machine.
-        """
-        node = self.nodes[event.node]
-        ended, until = node.lost
-        if event.session != node.launcher and not (ended and event.host == node.name):
-            node.free_at = max(node.free_at, until)
-        return node.free_at
 
     def _on_let_in(self, index: int, connection: Connection) -> None:
         """Note which launcher was let in."""
@@ -273,10 +266,6 @@ class Lead:
         event = Event(0, REFUSED, time.monotonic_ns(), error.exit_status, what=error.summary)
         self.channel.feed(events.Failed(0, event, self.attempt))
         self.end_all(error.exit_status)
-
-    def clean_up(self) -> None:
-        """End what is left here; the watchdog calls this if we were killed."""
-        end_job(self.job.briefing.job, self.runtime.watch.grace_s)
 
     def close(self) -> None:
         """Wait for all nodes to clean up and leave."""

@@ -46,6 +46,16 @@ class MpiNode:
         self.started: dict[int, int] = {}
         self.ended: set[int] = set()
 
+    def find_free_at(self, session: str, host: str) -> float:
+        """Return before when no rank may start here, because a launcher of this session and host calls.
+
+        The same launcher knows what runs here, and so does another one of the same machine.
+        """
+        has_ended, until = self.lost
+        if session != self.launcher and not (has_ended and host == self.name):
+            self.free_at = max(self.free_at, until)
+        return self.free_at
+
     @property
     def name_in_full(self) -> str:
         """Its rank and its host, e.g. ``node 1 (10.0.0.5)``."""
