@@ -24,11 +24,10 @@ from launcher.core.errors import EXIT_NOT_READY, LauncherError, NotReady
 from launcher.core.frozen import replace
 from launcher.core.model import NODE
 from launcher.core.redact import printable, redact
-from launcher.core.shorten import fit, fit_all
+from launcher.core.shorten import fit
 from launcher.core.signal import signal
-from launcher.core.wire import SECONDS_MAX
 from launcher.failure.arbiter import GAVE_UP, LATENESS_NS, PREEMPTED, RANK, REFUSED, UNMET, UNPROVEN, Event
-from launcher.hang.model import Hung, Look, Looked, Quiet, Reached, Seen
+from launcher.hang.model import Hung, Look, Seen
 from launcher.job import commands, events, node
 from launcher.job.refusals import node_0_missing
 from launcher.job.settings import BEAT_S, LATE_COMERS_S, LEAVE_S, SAY_EVERY_S
@@ -47,8 +46,6 @@ if TYPE_CHECKING:
     from launcher.agent.agent import AgentParts
     from launcher.agent.runtime import Runtime
     from launcher.cluster.settings import Shape
-    from launcher.hang.model import Answer
-    from launcher.observers.stragglers import Numbers
     from launcher.process.spawn import Child, Process
 
     Channel = Coordinator | CoordinatorClient
@@ -131,10 +128,10 @@ class ClusterNode:
             find_lease=lambda: self.state.lease_until if self.runtime.watch.restarts.most else None,
             begin=self._keep_time, began=self.began, takes_signal=self.takes_signal, on_told=self.on_told,
             on_ranks_ended=lambda: self.feed(node.Succeeded(self.parts.observers.progressed)),
-            on_failure=self.on_failure, on_quiet=self.on_quiet, joins_hangs=not self.shape.keep_going,
+            on_failure=self.on_failure, send_evidence=lambda message: self.channel.send(message),
+            joins_hangs=not self.shape.keep_going,
             on_reason=lambda why: self._tell_event(why.kind, why.status, BEFORE.get(why.kind, "") + why.what),
-            takes_evidence=self.takes_evidence, on_refused=self.on_refused,
-            on_preemption=self.on_preemption, describe_state=self.describe_state,
+            on_refused=self.on_refused, on_preemption=self.on_preemption, describe_state=self.describe_state,
             read_delay_s=lambda: self.channel.delay_s, describe_nodes=lambda: self.channel.count_nodes(),
             restarts=self.restarts, finish=self.finish,
             report_killed=lambda: self.channel.report_killed(), close=self.close,
@@ -299,7 +296,7 @@ class ClusterNode:
 
     def deliver(self, message: object) -> None:
         """Handle a message of node 0."""
-        runtime, parts = self.runtime, self.parts
+        runtime = self.runtime
         match message:
             case messages.Start():
                 rank = read_rank(message, self.shape)
@@ -321,18 +318,8 @@ class ClusterNode:
             case commands.News():
                 if message.by != self.shape.node_rank:
                     self.say(f"{message.why} (--keep-going: this node goes on)", "elsewhere")
-            case Look():
-                number = message.number
-
-                def take(answers: Sequence[Answer], progress: Numbers) -> None:
-                    self.takes_evidence(answers, progress, number)
-
-                runtime.loop.guard(lambda: parts.evidence.ask_all(take))
-            case Hung():
-                runtime.loop.guard(lambda: parts.evidence.show(message.headline, message.lines))
-            case Seen():
-                if message.attempt == self.state.attempt:
-                    parts.evidence.groups = message.groups
+            case Look() | Hung() | Seen():
+                runtime.loop.guard(lambda: self.parts.evidence.hear(message))
             case messages.Over() | messages.Refuse():
                 self.over = self.over or message
                 self.feed(commands.EndJob(message.status))
@@ -411,16 +398,6 @@ class ClusterNode:
         what, index = printable(redact(what)), self.shape.index
         self.feed(node.Broke(Event(index, kind, at_ns, status, within_ns, what=what, **more), left_ms))
 
-    def takes_evidence(self, answers: Sequence[Answer], progress: Numbers = (), number: int = 0) -> bool:
-        """Report what this node's ranks do; ``number``: of the `Look`, or 0 before a stop."""
-        from launcher.hang.packing import pack
-
-        reached = tuple(Reached(rank, at) for rank, at in progress if 0 <= at <= SECONDS_MAX)
-        records = fit_all(self.parts.evidence.records)
-        packed = pack(answers, threads=False)
-        self.channel.send(Looked(packed, number, self.state.attempt, reached, records))
-        return True
-
     # --- from the agent
 
     def takes_signal(self, number: int, from_terminal: bool) -> bool:
@@ -454,14 +431,6 @@ class ClusterNode:
             asked=process.passed_on in (signal.SIGTERM, signal.SIGINT, signal.SIGKILL), follows=follows,
             facts={**facts, "code": process.code or 0}, called=child.called,
         )  # fmt: skip
-
-    def on_quiet(self, what: str | None, more_s: float) -> bool:
-        """Tell node 0 that nothing happens here, or that something does again: it asks all nodes."""
-        if self.shape.keep_going:
-            return False
-        ends = self.runtime.watch.on_stall == "stop"
-        self.channel.send(Quiet(what or "", ends, self.state.attempt, more_s))
-        return True
 
     def on_refused(self, error: LauncherError) -> None:
         """Leave the job, because our processes cannot be started: the other nodes would wait for them."""
