@@ -17,6 +17,7 @@ from launcher.agent.runtime import NodePlace
 from launcher.cluster import messages
 from launcher.cluster.agreed import name_mark, read_rank
 from launcher.cluster.client import CoordinatorClient
+from launcher.cluster.clocks import read_clock
 from launcher.cluster.coordinator import Coordinator
 from launcher.cluster.outcome import lose_coordinator, read_refusal, read_verdict
 from launcher.cluster.questions import Questions
@@ -26,7 +27,7 @@ from launcher.core.model import NODE
 from launcher.core.redact import printable, redact
 from launcher.core.shorten import fit
 from launcher.core.signal import signal
-from launcher.failure.arbiter import GAVE_UP, LATENESS_NS, PREEMPTED, RANK, REFUSED, UNMET, UNPROVEN, Event
+from launcher.failure.arbiter import GAVE_UP, PREEMPTED, RANK, REFUSED, UNMET, UNPROVEN, Event
 from launcher.hang.model import Hung, Look, Seen
 from launcher.job import commands, events, node
 from launcher.job.refusals import node_0_missing
@@ -52,8 +53,6 @@ if TYPE_CHECKING:
     MakeChannel = Callable[["ClusterNode"], Channel]
     MakeChildren = Callable[[messages.Start], Sequence[Child]]
 
-PORTS_S, PORTS_EVERY_S = 5.0, 0.1
-"""How long, and how often, a restart looks whether the ports of the last attempt are free."""
 LAST_TRY_S, JOIN_TRY_S = 5.0, 1.0
 """Seconds for a node that gave up node 0 to tell it so, and for one that is told to stop while it calls."""
 ARRIVE_S = 1.0
@@ -254,28 +253,12 @@ class ClusterNode:
         """
         self.runtime.attempt = self.state.attempt
         try:
-            children = self._wait_for_children()
+            children = self._make_children(self.agreed or messages.Start())
             self.parts.take(children, find_programs(children))
         except LauncherError as error:
             self.on_refused(error)
             raise
         self._has_begun = True
-
-    def _wait_for_children(self) -> Sequence[Child]:
-        """Return our processes; after a failure the kernel may need a moment to free their ports.
-
-        Raises:
-            LauncherError: They cannot be started.
-        """
-        runtime = self.runtime
-        deadline = time.monotonic() + (PORTS_S if self.state.attempt else 0.0)
-        while True:
-            try:
-                return self._make_children(self.agreed or messages.Start())
-            except NotReady:
-                if time.monotonic() > deadline or runtime.forwarder.told is not None:
-                    raise
-            runtime.loop.turn_until(lambda: runtime.forwarder.told is not None, PORTS_EVERY_S)
 
     def _keep_time(self) -> None:
         """Have the loop call what is due here; node 0 answers itself."""
@@ -373,7 +356,7 @@ class ClusterNode:
     def _send(self, event: events.JobEvent) -> None:
         """Send node 0 an event of this node."""
         if isinstance(event, events.Failed) and event.event.kind == GAVE_UP:  # it has our clock's time
-            at_ns, within_ns = self._read_clock(event.event.at_ns)
+            at_ns, within_ns = read_clock(self.channel.offset, event.event.at_ns)
             event = replace(event, event=replace(event.event, at_ns=at_ns, within_ns=within_ns))
             if self.over is None:  # none is left to agree with
                 what, self.over = lose_coordinator(self.shape)
@@ -384,17 +367,10 @@ class ClusterNode:
         if not isinstance(event, events.Left):  # it leaves when its last message has arrived
             self.channel.send(event)
 
-    def _read_clock(self, at_ns: int) -> tuple[int, int]:
-        """Return a time of our monotonic clock by node 0's, and its maximum error."""
-        offset = self.channel.offset
-        if offset is None:
-            return at_ns, LATENESS_NS
-        return at_ns + offset.add_ns, offset.delay_ns // 2 + LATENESS_NS
-
     def _tell_event(self, kind: str, status: int, what: str, left_ms: int | None = None, **more: Any) -> None:
         """Report an event that ends the attempt; ``more``: fields of `Event`."""
         self._has_failed = True
-        at_ns, within_ns = self._read_clock(time.monotonic_ns())
+        at_ns, within_ns = read_clock(self.channel.offset, time.monotonic_ns())
         what, index = printable(redact(what)), self.shape.index
         self.feed(node.Broke(Event(index, kind, at_ns, status, within_ns, what=what, **more), left_ms))
 
@@ -443,15 +419,11 @@ class ClusterNode:
         """Tell all nodes that this node is to be preempted, or no longer; ``ends``: the job ends by that."""
         left_ms, runtime = int(left_s * 1000), self.runtime
         is_ending = self._stop is not None or runtime.forwarder.told is not None or self._has_failed
-        has_ended_well = not self._has_ranks and runtime.first is None and not is_ending
+        has_ended_well = not runtime.group.has_ranks and runtime.first is None and not is_ending
         if kind != DUE:
             self.channel.send(messages.MachineNotice(kind, what[:NOTICE_LENGTH], left_ms))
         elif ends or runtime.watch.restarts.most or has_ended_well:
             self._tell_event(PREEMPTED, EXIT_NOT_READY, what, left_ms)
-
-    @property
-    def _has_ranks(self) -> bool:
-        return any(not one.child.companion for one in self.runtime.group.running.values())
 
     def describe_state(self) -> str | None:
         """Return what the node waits for; None while its ranks run."""
@@ -463,7 +435,7 @@ class ClusterNode:
             return self.parts.outcomes.describe_wait(number, self.channel.starts_at)
         if not self._has_begun:
             return f"waits for the other {member}s"
-        return None if self._has_ranks else f"ended, waits for the other {member}s"
+        return None if self.runtime.group.has_ranks else f"ended, waits for the other {member}s"
 
     # --- the end
 

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from launcher.failure.model import Verdict
     from launcher.process.spawn import Child
 
-MPI_GRACE_S = 4.0
-"""Seconds between SIGTERM and SIGKILL for mpirun itself, which has nothing to save."""
 EXPLAIN_S = 2.0
 """Seconds to wait for reports after mpirun's end: a node may still tell the cause."""
 
@@ -69,7 +67,7 @@ class Head(Lead):
         grace_s = runtime.watch.grace_s
         self._world_size = self.job.shape.world_size or 0
         self.ending = RanksTarget(
-            self.nodes, self._world_size, grace_s, runtime.say, self.channel.broadcast, self._end_mpirun
+            self.nodes, self._world_size, grace_s, runtime.say, self.channel.broadcast, runtime.group
         )
         per_node = self._world_size // len(self.nodes)
         self.reports = Reports(self.nodes, per_node, self.ending, self._fail, self._note_signal)
@@ -152,12 +150,6 @@ class Head(Lead):
                 f"{why}; stopping the other {'one' if others == 1 else others}" if others else why, "stopping"
             )
             self.ending.stop(signal.SIGTERM)
-
-    def _end_mpirun(self) -> None:
-        """Stop mpirun if it has not noticed that no rank is left."""
-        if self.runtime.group.running:
-            self.runtime.group.stopper.grace_s = MPI_GRACE_S
-            self.runtime.group.stopper.begin(signal.SIGTERM)
 
     # --- the end of an attempt
 

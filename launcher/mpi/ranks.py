@@ -12,12 +12,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from launcher.core.log import Say
+    from launcher.process.group import ProcessGroup
 
 KILL_WAIT_S = 2.0
 SETTLE_S = 1.0
 """Seconds between the first and the last ranks that mpirun starts."""
 MPI_END_S = 5.0
 """Seconds that mpirun may take to notice that all of its ranks have ended."""
+MPI_GRACE_S = 4.0
+"""Seconds between SIGTERM and SIGKILL for mpirun itself, which has nothing to save."""
 
 
 class MpiNode:
@@ -92,7 +95,7 @@ class RanksTarget:
         grace_s: float,
         say: Say,
         broadcast: Callable[[object], None],
-        end_mpirun: Callable[[], None],
+        mpirun: ProcessGroup,
     ) -> None:
         """Begin before the first attempt.
 
@@ -102,10 +105,10 @@ class RanksTarget:
             grace_s: Seconds between SIGTERM and SIGKILL.
             say: Prints a message in the log.
             broadcast: Sends all nodes a message.
-            end_mpirun: Stops mpirun if it has not noticed that no rank is left.
+            mpirun: Its process, which is stopped if it has not noticed that no rank is left.
         """
         self._nodes, self._world_size, self._grace_s = nodes, world_size, grace_s
-        self._say, self._broadcast, self._end_mpirun = say, broadcast, end_mpirun
+        self._say, self._broadcast, self._mpirun = say, broadcast, mpirun
         self.begin_attempt()
 
     suspends = False
@@ -180,7 +183,9 @@ class RanksTarget:
         """Take the next step."""
         if self.released:
             self.due = None
-            self._end_mpirun()
+            if self._mpirun.running:
+                self._mpirun.stopper.grace_s = MPI_GRACE_S
+                self._mpirun.stopper.begin(signal.SIGTERM)
         elif self.killed or (now >= self._settled_at and not self.count):
             self._release()
         elif now < self._kill_at:

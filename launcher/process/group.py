@@ -384,6 +384,11 @@ class ProcessGroup:
     # --- the end
 
     @property
+    def has_ranks(self) -> bool:
+        """Whether a process that is no companion runs."""
+        return any(not one.child.companion for one in self.running.values())
+
+    @property
     def is_busy(self) -> bool:
         """Whether any process is left, of the job or left behind by it; the latter are stopped, too."""
         if self.stopper.gave_up:
