@@ -112,6 +112,8 @@ class Outcomes:
         """Return how the processes of this node ended; call it when all have ended."""
         if self._outcome is None:
             self._outcome = self._find()
+            if self._outcome.line:
+                self._runtime.say(self._outcome.line, "survivors")
         return self._outcome
 
     def _find(self) -> Outcome:
@@ -132,8 +134,6 @@ class Outcomes:
         outcome = self.find()
         if not self._has_reported:
             self._has_reported = True
-            if outcome.line:
-                self._runtime.say(outcome.line, "survivors")
             if outcome.verdict is not None and not self._coordination.takes_verdict(outcome.verdict):
                 self.publish(outcome.verdict, shown=outcome.shown)
         return outcome.status

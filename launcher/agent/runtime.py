@@ -49,7 +49,7 @@ class Outcome:
     Attributes:
         status: The exit status that results.
         verdict: Why they failed; None without a failure of a process.
-        line: Message to print if there is no verdict.
+        line: Message that was printed if there is no verdict.
         shown: Whether to show the verdict, besides writing it to a file.
     """
 

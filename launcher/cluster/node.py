@@ -461,8 +461,6 @@ class ClusterNode:
     def _end_attempt(self) -> None:
         """Tell node 0 how our processes ended, and wait until it has told what follows."""
         outcome = self.parts.outcomes.find()
-        if outcome.line:
-            self.say(outcome.line, "survivors")
         is_held, progressed = bool(self.runtime.group.find_survivors()), self.parts.observers.progressed
         self.feed(node.Done(outcome.status, outcome.verdict, progressed, is_held))
         say_at = time.monotonic() + SAY_EVERY_S

@@ -196,8 +196,6 @@ class Head(Lead):
         elif first is None or explains(mpirun, first):  # its own messages say why
             outcome = self.parts.outcomes.find()
             status, record = outcome.status, outcome.verdict
-            if outcome.line:
-                runtime.say(outcome.line, "survivors")
             if mpirun.status:
                 event = Event(0, STARTER, mpirun.ended_ns, mpirun.status, what=f"{mpirun.name} {mpirun.end}")
                 self._fail(first := event)

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from launcher.agent.agent import AgentParts
     from launcher.agent.forwarder import Target
     from launcher.agent.runtime import Runtime
-    from launcher.channel.connection import Connection, Listener
+    from launcher.channel.connection import Connection
     from launcher.cluster.settings import Shape
     from launcher.core.errors import LauncherError
     from launcher.failure.model import Verdict
@@ -84,6 +84,7 @@ class Lead:
         nodes: The nodes by node rank, and what is known of their ranks.
         channel: The control channel, with the controller.
         ranks: The ranks of our own node.
+        timers: What the loop calls when it is due.
         over: How the job has ended; None before.
         parts: The parts of the agent; set before it runs.
         runtime: Values and tools of the launcher.
@@ -133,13 +134,9 @@ class Lead:
         )  # fmt: skip
         self._hub = Hub(gate, loop, runtime.say, channel.members.send, channel.members.why_silent)
         self.ranks = LocalRanks(loop, channel.send, 0, shape.grace_s)
+        self.timers = channel, self._hub.clients, self.ranks
         channel.subscribers |= dict.fromkeys(OF_PROGRAMS, self._hub.hear)
         return None
-
-    @property
-    def timers(self) -> tuple[Coordinator, Listener, LocalRanks]:
-        """What the loop calls when it is due."""
-        return self.channel, self._hub.clients, self.ranks
 
     @property
     def attempt(self) -> int:
