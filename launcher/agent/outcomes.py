@@ -112,8 +112,6 @@ class Outcomes:
         """Return how the processes of this node ended; call it when all have ended."""
         if self._outcome is None:
             self._outcome = self._find()
-            if self._outcome.line:
-                self._runtime.say(self._outcome.line, "survivors")
         return self._outcome
 
     def _find(self) -> Outcome:

@@ -120,8 +120,7 @@ class PreemptionResponse:
         grace_s = plan_grace(runtime.watch.grace_s, left_s)
         to = f"{name} to {running} process{'es' if running > 1 else ''}"
         self._say(f"{what}; {when}: {to}, SIGKILL after {grace_s:.0f} s", "preempted")
-        runtime.group.stopper.grace_s = grace_s
-        runtime.group.stopper.begin(number)
+        runtime.group.stopper.begin(number, grace_s=grace_s)
         return True
 
     def _withdraw(self, what: str, node: int | None) -> None:

@@ -184,8 +184,7 @@ class RanksTarget:
         if self.released:
             self.due = None
             if self._mpirun.running:
-                self._mpirun.stopper.grace_s = MPI_GRACE_S
-                self._mpirun.stopper.begin(signal.SIGTERM)
+                self._mpirun.stopper.begin(signal.SIGTERM, grace_s=MPI_GRACE_S)
         elif self.killed or (now >= self._settled_at and not self.count):
             self._release()
         elif now < self._kill_at:

@@ -122,8 +122,7 @@ class Serving:
 
     def _end_programs(self) -> None:
         group, loop = self.runtime.group, self.runtime.loop
-        group.stopper.grace_s = CLOSE_S
-        group.stopper.begin(signal.SIGTERM)
+        group.stopper.begin(signal.SIGTERM, grace_s=CLOSE_S)
         loop.timers[:] = [group.stopper]
         group.turn_while(lambda: group.is_busy)
 
