@@ -46,9 +46,9 @@ class Coordination:
     """Coordination with a job; what is not given has no effect.
 
     Attributes:
-        attach: Takes the values and tools; returns the target of signals, None for the processes here.
         gather: Waits for the other nodes, and gives the agent its processes; returns whether there are any
             to start, or early if told to stop. May raise `LauncherError`: the nodes do not come together.
+        attach: Takes the values and tools; returns the target of signals, None for the processes here.
         shares_terminal: Whether a single process may have the terminal for itself.
         lends_terminal: Whether one of the processes may read from the terminal.
         has_others: Whether processes of the job run elsewhere too.
@@ -94,8 +94,8 @@ class Coordination:
         close: Leaves the job.
     """
 
-    attach: Callable[[Runtime], Target | None]
     gather: Callable[[], bool]
+    attach: Callable[[Runtime], Target | None] = _ignore
     shares_terminal: bool = True
     lends_terminal: bool = True
     has_others: bool = False

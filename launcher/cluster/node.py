@@ -120,7 +120,7 @@ class ClusterNode:
     def coordinate(self) -> Coordination:
         """Return what the agent asks and reports."""
         return Coordination(
-            lambda runtime: None, self.gather, shares_terminal=False, has_others=True,
+            self.gather, shares_terminal=False, has_others=True,
             speaks=self.shape.speaks, awaits_deadline=True, name_run=self._name_run,
             find_mark=lambda: name_mark(self._name_run(self.runtime.run_id), self.shape.index),
             find_questions=lambda: self.questions,

@@ -110,7 +110,7 @@ class Lead:
     def coordinate(self) -> Coordination:
         """Return what the agent asks and reports."""
         return Coordination(
-            self.attach, self.gather, shares_terminal=False, lends_terminal=False,
+            self.gather, self.attach, shares_terminal=False, lends_terminal=False,
             has_others=len(self.nodes) > 1, begin=self.begin, on_refused=self.on_refused,
             clean_up=lambda: end_job(self.job.briefing.job, self.runtime.watch.grace_s), close=self.close,
         )  # fmt: skip

@@ -71,7 +71,7 @@ class Serving:
     def coordinate(self) -> Coordination:
         """Return what the agent asks and reports."""
         return Coordination(
-            self.attach, self.gather, shares_terminal=False, lends_terminal=False,
+            self.gather, self.attach, shares_terminal=False, lends_terminal=False,
             takes_signal=self.takes_signal, clean_up=self.clean_up, finish=self.finish, close=self.close,
         )  # fmt: skip
 
