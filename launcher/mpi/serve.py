@@ -1,4 +1,13 @@
-"""A serving node: runs ranks and programs for the head, until the head reports how the job ended."""
+"""A serving node: runs ranks and programs for the head, until the head reports how the job ended.
+
+    calling --> serving --> ending --> over
+       ^           |
+       +-- losing -+
+
+It is losing a head whose connection has ended without a report: the ranks here have their grace, and then it
+calls again, for the time of ``--rejoin-timeout``. A node of any other job ends with node 0 instead
+(`launcher.job.node`), stops its processes by itself, and reports their end; here the head does both.
+"""
 
 from __future__ import annotations
 
