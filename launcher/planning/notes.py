@@ -19,7 +19,7 @@ from launcher.core.environ import shorten
 from launcher.core.model import MPIRUN, PROCESS, TORCHRUN, Fact, NodeCommand
 from launcher.frameworks.starters import CONTRACT
 from launcher.identity.ledger import RULE, Ledger
-from launcher.options.flags import PREFIX, RESTART_RULES, WORKING, find_unknown
+from launcher.options.flags import OURS, PREFIX, RESTART_RULES, WORKING, find_unknown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,13 +32,6 @@ if TYPE_CHECKING:
 
 VERIFY = "--verify-fabric"
 DISABLE, HOOKED = "LAUNCHER_DISABLE", "LAUNCHER_HOOKED"
-ABOUT_THE_JOB = frozenset(
-    (
-        *("nnodes", "node_rank", "nproc_per_node", "master_addr", "master_port", "standalone", "engine"),
-        *("max_restarts", "rdzv_backend", "rdzv_endpoint", "rdzv_id"),
-    )
-)
-"""Flags of ours that scripts rarely have."""
 
 
 def note_job(case: Case, request: Request, choice: Choice, ledger: Ledger, host: Host) -> Iterator[str]:
@@ -197,7 +190,7 @@ def _note_total(case: Case) -> tuple[str, ...]:
 
 def _name_flag(word: str) -> str:
     """Return the flag about the shape of the job that a word names or abbreviates; empty if none."""
-    near = [dest for dest in ABOUT_THE_JOB if dest == word or (len(word) > 4 and dest.startswith(word))]
+    near = [dest for dest in OURS if dest == word or (len(word) > 4 and dest.startswith(word))]
     return min(near, default="")
 
 

@@ -5,16 +5,7 @@ from __future__ import annotations
 from launcher.command.words import reads_program
 from launcher.core.errors import make_error
 from launcher.core.model import TORCHRUN, Topology
-from launcher.core.supervision import (
-    STDERR,
-    STDOUT,
-    Contact,
-    LogStyle,
-    Proof,
-    Restarts,
-    Route,
-    Supervision,
-)
+from launcher.core.supervision import STDERR, STDOUT, Contact, LogStyle, Proof, Restarts, Route, Supervision
 from launcher.options.flags import RESTART_RULES
 
 TYPE_CHECKING = False
@@ -54,8 +45,8 @@ def plan_supervision(parts: Parts, host: Host, proof: Proof | None, *, stays: bo
     """
     case, agent = parts.case, parts.agent
     options, topology, allocation, machine = case.options, case.topology, case.allocation, case.machine
-    if options.get("metrics_port"):
-        require_metrics(host)
+    if options.get("metrics_port") and not _has_module(host, "prometheus_client"):
+        raise make_error("no-prometheus-client")
     if agent is not None:
         refuse_rules(options, agent)
     of_agent, starts_again = agent is not None, agent is not None and agent.fleet is not None
@@ -70,33 +61,23 @@ def plan_supervision(parts: Parts, host: Host, proof: Proof | None, *, stays: bo
     on_cpus = machine.gpu_count == 0 and not machine.has_others
     return Supervision(
         grace_s=options.grace_s,
-        signal_to=options.text("signal_to", "leader"),
-        signal_map=options.words("signal_map"),
         routes=routes if not of_agent else (Route(),),
         prefix=options.switch("prefix", count > 1 or (case.joins_launchers and topology.world_size != 1)),
         log_dir=None if of_agent else options.text("log_dir") or None,
-        progress=options.switch("progress") if options.get("progress") else None,
         stall_timeout_s=stall_timeout_s,
         stall_limits=stall_limits,
         on_stall=options.text("on_stall", "report") if stall_timeout_s else "report",
         idle_timeout_s=IDLE_TIMEOUT_S if watches_idle else 0.0,
         restarts=Restarts() if of_agent and not starts_again else restarts,
         stopped_status=int(stopped) if (stopped := options.text("stopped_status", "own")) != "own" else None,
-        fatal_status=int(options.number("fatal_status", 0)) or None,
-        failure_file=options.text("failure_file") or None,
-        evidence_dir=options.text("evidence_dir") or None,
-        events=options.text("events") or None,
-        traces=stays and has_traces(case.environ, host),
-        timings=options.switch("timings"),
-        stragglers=options.switch("stragglers", True),
-        slow_below=None if options.get("slow_below") is None else options.number("slow_below", 0.0),
+        traces=stays and bool(find_tracing(case.environ)) and _has_module(host, OTEL_MODULE),
         proof=proof,
         preemption=parts.preemption,
-        metrics_port=int(options.number("metrics_port", 0)),
         metrics_towards="" if is_alone else allocation.master_addr,
         contact=_plan_contact(options, topology, find_blindness(parts), of_agent=of_agent, on_cpus=on_cpus),
         log=plan_log(options),
         stdin=_plan_stdin(case, starts=case.forks and not of_agent),
+        **options.fields("watch"),
     )
 
 
@@ -137,13 +118,7 @@ def _plan_stdin(case: Case, *, starts: bool) -> int | str | None:
 
 def plan_log(options: Options) -> LogStyle:
     """Return how the log looks."""
-    dedupe = options.get("dedupe")
-    return LogStyle(
-        as_json=options.text("log_format") == "json",
-        timestamps=options.switch("timestamps"),
-        dedupe=None if dedupe is None else bool(dedupe.value),
-        rotate_bytes=int(options.number("log_rotate", 0)),
-    )
+    return LogStyle(as_json=options.text("log_format") == "json", **options.fields("log"))
 
 
 def _plan_contact(
@@ -161,9 +136,8 @@ def _plan_contact(
         if required:
             asked = options.origins("require_meeting")[0]
             leave = f"leave out {asked}" if asked.startswith("-") else f"unset {asked.partition('=')[0]}"
-            raise make_error(
-                "agent-cannot-look" if of_agent else "cannot-look", asked=asked, blind=blind, leave=leave
-            )
+            row = "agent-cannot-look" if of_agent else "cannot-look"
+            raise make_error(row, asked=asked, blind=blind, leave=leave)
         return None
     if not topology.places:
         return None
@@ -197,11 +171,6 @@ def _has_module(host: Host, name: str) -> bool:
         return False
 
 
-def has_traces(environ: Mapping[str, str], host: Host) -> bool:
-    """Whether OpenTelemetry gets spans of the job: the environment asks for it, and the SDK is here."""
-    return bool(find_tracing(environ)) and _has_module(host, OTEL_MODULE)
-
-
 def note_traces(environ: Mapping[str, str], host: Host) -> tuple[str, ...]:
     """Return a note that traces are asked for, and that the SDK is missing."""
     name = find_tracing(environ)
@@ -209,16 +178,6 @@ def note_traces(environ: Mapping[str, str], host: Host) -> tuple[str, ...]:
         return ()
     fix = "pip install cluster-launcher[otel]"
     return (f"{name}: no traces of the job, the launcher's own Python has no opentelemetry-sdk ({fix})",)
-
-
-def require_metrics(host: Host) -> None:
-    """Check that metrics can be served.
-
-    Raises:
-        Unavailable: prometheus-client is missing.
-    """
-    if not _has_module(host, "prometheus_client"):
-        raise make_error("no-prometheus-client")
 
 
 def plan_route(options: Options, local_rank: int | None) -> Route:
@@ -252,26 +211,12 @@ def _plan_restarts(options: Options, topology: Topology, *, starts_node: bool, t
     if most and given and topology.node_count != 1 and not together:
         nodes = topology.node_count or "several"
         raise make_error("restarts-need-channel", asked=given.origin, nodes=nodes)
-    default = Restarts()
-    delay_s = options.number("restart_delay", default.delay_s)
-    longest_s = options.number("restart_delay_max", max(default.delay_max_s, delay_s))
+    rules, default = options.fields("restarts"), Restarts()
+    delay_s = rules.get("delay_s", default.delay_s)
+    longest_s = rules.setdefault("delay_max_s", max(default.delay_max_s, delay_s))
     if delay_s > longest_s:
         raise make_error("restart-delay", delay_s=delay_s, longest_s=longest_s)
-    per_cause = options.get("restarts_per_cause")
-    return Restarts(
-        most=most,
-        per_cause=None if per_cause is None else int(options.number("restarts_per_cause", 0)),
-        on_any=options.text("restart_on") == "any",
-        never_status=options.words("no_restart_status"),
-        delay_s=delay_s,
-        delay_max_s=longest_s,
-        reset_after_s=options.number("restarts_reset_after", default.reset_after_s),
-        progress_file=options.text("progress_file"),
-        progress_pattern=options.text("progress_pattern"),
-        attempts_file=options.text("attempts_file"),
-        rejoin_timeout_s=options.number("rejoin_timeout", default.rejoin_timeout_s),
-        health_argv=options.words("health_command"),
-    )
+    return Restarts(most=most, on_any=options.text("restart_on") == "any", **rules)
 
 
 def refuse_rules(options: Options, agent: NodeCommand) -> None:
@@ -286,10 +231,7 @@ def refuse_rules(options: Options, agent: NodeCommand) -> None:
     typed = [one.origin for dest in idle if (one := options.get(dest)) and one.is_typed]
     if not typed:
         return
-    asked = options.get("engine")
-    other = (
-        f"leave out {asked.origin}"
-        if asked and asked.is_typed
-        else f"start the script without {agent.engine}"
-    )
+    asked, other = options.get("engine"), f"start the script without {agent.engine}"
+    if asked and asked.is_typed:
+        other = f"leave out {asked.origin}"
     raise make_error("restart-rules", flags=", ".join(typed), engine=agent.engine, other=other)
