@@ -8,22 +8,13 @@ from __future__ import annotations
 from launcher.core.environ import NETWORK_NAMES
 from launcher.core.errors import make_error
 from launcher.core.frozen import frozen, replace
-from launcher.core.model import (
-    NODE,
-    RANK,
-    Allocation,
-    Binding,
-    NodeCommand,
-    Peers,
-    Policy,
-    Scope,
-    Setting,
-)
+from launcher.core.model import NODE, RANK, Binding, NodeCommand, Peers, Policy, Scope, Setting
 from launcher.core.supervision import Preemption
 from launcher.engines.choice import Choice, plan_engine, refuse_framework
 from launcher.frameworks import horovod, table
 from launcher.frameworks.case import Beside, Case
 from launcher.frameworks.horovod import GLOO
+from launcher.guest.marker import TOKEN
 from launcher.identity.rendezvous import plan_control_ports
 from launcher.sources.launched import MARKER
 
@@ -173,17 +164,30 @@ def find_interface(fabric: Sequence[Setting], environ: Mapping[str, str]) -> str
 
 def plan_channel(case: Case, agent: NodeCommand | None) -> Peers | None:
     """Return the control channel between the launchers of the job; None if it has or needs none."""
-    allocation = case.allocation
-    if allocation.scope is Scope.NODE:
-        member, count = NODE, allocation.node_count
-    elif case.joins_launchers:
-        member, count = RANK, case.topology.world_size
-    else:
+    allocation, options = case.allocation, case.options
+    member, own, count = NODE, allocation.node_rank, allocation.node_count
+    if not case.forks:
+        member, own, count = RANK, allocation.rank, case.topology.world_size
+    meet = (case.forks or case.joins_launchers) and (count or 1) > 1 and options.switch("peers", True)
+    by_mpirun = agent is not None and agent.fleet is not None
+    if not meet or by_mpirun or own is None or allocation.node_range is not None:
         return None
-    if (count or 1) < 2:
-        return None
-    used = frozenset({case.free_port[0], *([horovod.find_port(case)] if case.horovod.kind == GLOO else [])})
-    return plan_peers(case.options, allocation, agent, case.environ, used, member)
+    used = {allocation.master_port, case.free_port[0]}
+    if case.horovod.kind == GLOO:
+        used.add(horovod.find_port(case))
+    token_file = options.text("token_file")
+    return Peers(
+        ports=plan_control_ports(options, frozenset(used)),
+        token_file=token_file,
+        has_token=bool(token_file or case.environ.get(TOKEN)),
+        timeout_s=options.roll_call_s,
+        lost_after_s=options.number("lost_after", LOST_AFTER_S),
+        # torchrun assigns ranks at the start and again after a failure, so it decides about failures.
+        keep_going=options.switch("keep_going") or allocation.ranks_at_start,
+        member=member,
+        spare_count=int(options.number("spares", 0)) if case.forks else 0,
+        index=allocation.index if case.forks and allocation.index is not None else own,
+    )
 
 
 def plan_preempted(
@@ -197,56 +201,15 @@ def plan_preempted(
     Raises:
         UsageError: The flag was typed for a job that mpirun starts, whose nodes cannot be told.
     """
-    asked = options.text("preemption", "auto") != "auto"
-    says = forks and MARKER not in environ and any(name in environ for name in KINDS_OF_MACHINE)
-    if not (asked or says):
-        return None
-    from launcher.planning.preemption import plan_preemption
+    asked, service, found = options.get("preemption"), options.text("preemption", "auto"), None
+    if asked is not None and service not in ("auto", "off"):
+        found = Preemption(service, asked.origin, is_asked=True)
+    elif service == "auto" and forks and MARKER not in environ and any(map(environ.get, KINDS_OF_MACHINE)):
+        from launcher.planning.preemption import find_evidence
 
-    found = plan_preemption(options, environ)
+        found = find_evidence(environ)
     if found is None or agent is None or agent.fleet is None:
         return found
-    if (given := options.get("preemption")) is not None and given.is_typed:
-        raise make_error("preemption-and-mpirun", asked=given.origin)
+    if asked is not None and asked.is_typed:
+        raise make_error("preemption-and-mpirun", asked=asked.origin)
     return None
-
-
-def plan_peers(
-    options: Options,
-    allocation: Allocation,
-    agent: NodeCommand | None,
-    environ: Mapping[str, str],
-    used: frozenset[int] = frozenset(),
-    member: str = NODE,
-) -> Peers | None:
-    """Return the control channel between the launchers of a job with several nodes; None without one.
-
-    Args:
-        options: The user's options.
-        allocation: The allocation that the platform gave us.
-        agent: The command that starts the processes; None for the launcher.
-        environ: The environment of the launcher.
-        used: Ports on which processes of the job will listen, besides that of the rendezvous.
-        member: Unit with its own launcher: `NODE` or `RANK`.
-    """
-    if agent is not None and agent.fleet is not None:
-        return None
-    own = allocation.node_rank if member == NODE else allocation.rank
-    if own is None or allocation.node_range is not None:
-        return None
-    if member == NODE and (allocation.node_count or 1) < 2:
-        return None
-    if not options.switch("peers", default=True):
-        return None
-    return Peers(
-        ports=plan_control_ports(options, used | {allocation.master_port}),
-        token_file=options.text("token_file"),
-        has_token=bool(options.text("token_file") or environ.get("LAUNCHER_TOKEN")),
-        timeout_s=options.roll_call_s,
-        lost_after_s=options.number("lost_after", LOST_AFTER_S),
-        # torchrun assigns ranks at the start and again after a failure, so it decides about failures.
-        keep_going=options.switch("keep_going") or allocation.ranks_at_start,
-        member=member,
-        spare_count=int(options.number("spares", 0)) if member == NODE else 0,
-        index=allocation.index if member == NODE and allocation.index is not None else own,
-    )
