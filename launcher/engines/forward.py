@@ -55,9 +55,7 @@ def list_withheld(environ: Mapping[str, str], asked: Sequence[str] = ()) -> tupl
 
 
 def plan_starter_environ(
-    environ: Mapping[str, str],
-    forwarded: Collection[str],
-    variables: Sequence[tuple[str, str]],
+    environ: Mapping[str, str], forwarded: Collection[str], variables: Sequence[tuple[str, str]]
 ) -> dict[str, str]:
     """Return the environment of mpirun itself: the variables that it needs, and those that ranks get.
 

@@ -20,15 +20,7 @@ from launcher.core.environ import (
 from launcher.core.errors import UsageError, make_problem
 from launcher.core.model import Evidence, Fact, Trust
 from launcher.core.supervision import GRACE_S
-from launcher.options.flags import (
-    EXCLUDES,
-    FLAGS,
-    NEEDS,
-    PREFIX,
-    ROLE_FLAGS,
-    TENSORFLOW,
-    Flag,
-)
+from launcher.options.flags import EXCLUDES, FLAGS, NEEDS, PREFIX, ROLE_FLAGS, TENSORFLOW, Flag
 from launcher.options.given import CONFIG, ETC, NEAR, PET_PREFIX, Files, Given
 from launcher.options.quick import read_quickly
 

@@ -6,19 +6,13 @@ from launcher.command.line import plan_argv
 from launcher.command.request import Request, read_request
 from launcher.core.errors import make_error
 from launcher.core.frozen import frozen, replace
-from launcher.core.model import MPIRUN, Allocation, Fact, Machine, Scope, Topology
+from launcher.core.model import MPIRUN, Allocation, Fact, Scope, Topology
 from launcher.engines.choice import refuse_per_process
 from launcher.frameworks import jax, table
-from launcher.frameworks.case import Horovod
+from launcher.frameworks.case import Case, Horovod
 from launcher.frameworks.horovod import GLOO, MPI, find_meeting
 from launcher.frameworks.horovod import NAME as HOROVOD
-from launcher.frameworks.script import (
-    STRATEGY,
-    TENSORFLOW,
-    Script,
-    names_workers,
-    read_script,
-)
+from launcher.frameworks.script import STRATEGY, TENSORFLOW, Script, names_workers, read_script
 from launcher.identity.allocation import decide
 from launcher.identity.contradictions import check_master, seal_lone_world
 from launcher.identity.ledger import open_ledger
@@ -48,24 +42,14 @@ class PlanShape:
     """The decided shape of the job, on which the rest of the plan is based.
 
     Attributes:
-        request: The command to run; its options include those of the detected framework.
+        case: The job; its options include those of the detected framework.
         gathered: Evidence of all sources.
-        machine: The devices and CPUs of this node.
         ledger: Each fact with its provenance.
-        allocation: The allocation that the platform gave us.
-        topology: Ranks and sizes of the job.
-        meeting: How Horovod connects the processes, if they use it.
-        script: The script that each process runs, if it can be read.
     """
 
-    request: Request
+    case: Case
     gathered: Gathered
-    machine: Machine
     ledger: Ledger
-    allocation: Allocation
-    topology: Topology
-    meeting: Horovod
-    script: Script
 
 
 def decide_shape(
@@ -125,7 +109,8 @@ def decide_shape(
     if topology.world_size == 1:
         request = unnamed  # a single worker has no peers and needs no port
     request, meeting = _find_framework(request, script, environ, allocation, topology, host)
-    return PlanShape(request, gathered, machine, ledger, allocation, topology, meeting, script)
+    case = Case(request, environ, allocation, topology, machine, host, meeting, script)
+    return PlanShape(case, gathered, ledger)
 
 
 def _gather(environ: Mapping[str, str], host: Host, options: Options, *, leads: bool) -> Gathered:

@@ -29,14 +29,13 @@ OTEL_ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDP
 OTEL_MODULE = "opentelemetry.sdk"
 
 
-def plan_supervision(parts: Parts, host: Host, proof: Proof | None, *, stays: bool) -> Supervision:
+def plan_supervision(parts: Parts, proof: Proof | None, *, stays: bool) -> Supervision:
     """Return how the processes of this node are watched.
 
     Of an agent, which is the parent of the processes, we watch only itself: it has its own logs and restarts.
 
     Args:
         parts: The parts of the plan.
-        host: This node.
         proof: The network that rank 0's NCCL must confirm.
         stays: Whether the launcher stays with the job.
 
@@ -45,7 +44,7 @@ def plan_supervision(parts: Parts, host: Host, proof: Proof | None, *, stays: bo
     """
     case, agent = parts.case, parts.agent
     options, topology, allocation, machine = case.options, case.topology, case.allocation, case.machine
-    if options.get("metrics_port") and not _has_module(host, "prometheus_client"):
+    if options.get("metrics_port") and not _has_module(case.host, "prometheus_client"):
         raise make_error("no-prometheus-client")
     if agent is not None:
         refuse_rules(options, agent)
@@ -70,7 +69,7 @@ def plan_supervision(parts: Parts, host: Host, proof: Proof | None, *, stays: bo
         idle_timeout_s=IDLE_TIMEOUT_S if watches_idle else 0.0,
         restarts=Restarts() if of_agent and not starts_again else restarts,
         stopped_status=int(stopped) if (stopped := options.text("stopped_status", "own")) != "own" else None,
-        traces=stays and bool(find_tracing(case.environ)) and _has_module(host, OTEL_MODULE),
+        traces=stays and bool(find_tracing(case.environ)) and _has_module(case.host, OTEL_MODULE),
         proof=proof,
         preemption=parts.preemption,
         metrics_towards="" if is_alone else allocation.master_addr,
@@ -171,10 +170,10 @@ def _has_module(host: Host, name: str) -> bool:
         return False
 
 
-def note_traces(environ: Mapping[str, str], host: Host) -> tuple[str, ...]:
+def note_traces(case: Case) -> tuple[str, ...]:
     """Return a note that traces are asked for, and that the SDK is missing."""
-    name = find_tracing(environ)
-    if not name or _has_module(host, OTEL_MODULE):
+    name = find_tracing(case.environ)
+    if not name or _has_module(case.host, OTEL_MODULE):
         return ()
     fix = "pip install cluster-launcher[otel]"
     return (f"{name}: no traces of the job, the launcher's own Python has no opentelemetry-sdk ({fix})",)
