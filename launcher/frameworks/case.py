@@ -63,8 +63,8 @@ class Case:
         topology: The shape of the job; variables for unknown parts are not set.
         machine: The hardware of this node.
         host: This node, for what only some engines ask.
-        horovod: How the processes connect by Horovod, if they do.
         script: The script that each process runs, as far as it can be read.
+        horovod: How the processes connect by Horovod, if they do.
         role: torchrun's name of all processes.
         origins: Origin of each fact, by its name (``"world_size"``).
         binding: The CPUs of each process.
@@ -78,8 +78,8 @@ class Case:
     topology: Topology
     machine: Machine
     host: Host
-    horovod: Horovod = Horovod()
     script: Script = Script()
+    horovod: Horovod = Horovod()
     role: str = ""
     origins: Mapping[str, str] = {}
     binding: Binding = Binding()

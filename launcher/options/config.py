@@ -108,15 +108,14 @@ class ConfigReader:
 
     def _mend(self, name: str) -> str:
         """Return what was meant by an unknown name."""
-        from launcher.options.unknown import find_near
+        from launcher.options.unknown import find_near, name_nearest
 
         dashed = name.replace("_", "-").lower().lstrip("-")
         switch = self._flags.get(dashed.removeprefix("no-").replace("-", "_"))
         if dashed.startswith("no-") and switch is not None and switch.parse is None:
             return f"{switch.name[2:]} = false"
         known = [flag.name[2:] for flag in FLAGS if not flag.is_of_one_job]
-        near = [dashed] if dashed in known else find_near(dashed, known, 0)
-        return f"{near[0]} is the nearest" if near else "none is similar: launcher run --help-all lists all"
+        return name_nearest([dashed] if dashed in known else find_near(dashed, known, 0))
 
 
 def _unquote(value: str) -> str:
