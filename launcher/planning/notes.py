@@ -20,6 +20,7 @@ from launcher.core.model import MPIRUN, PROCESS, TORCHRUN, Fact
 from launcher.frameworks.starters import CONTRACT
 from launcher.identity.ledger import RULE, Ledger
 from launcher.options.flags import OURS, PREFIX, RESTART_RULES, WORKING, find_unknown
+from launcher.planning.supervision import find_unseen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -267,7 +268,7 @@ def name_unknown(environ: Mapping[str, str]) -> tuple[str, ...]:
     return describe_unknown(unknown)
 
 
-def note_idle(parts: Parts, *, stays: bool, unseen: str) -> tuple[str, ...]:
+def note_idle(parts: Parts, *, stays: bool) -> tuple[str, ...]:
     """Return a sentence about the given flags that have no effect in this job, for each reason.
 
     A sentence about typed flags begins with a flag, so `launcher.planning.plan` makes it a warning.
@@ -275,10 +276,9 @@ def note_idle(parts: Parts, *, stays: bool, unseen: str) -> tuple[str, ...]:
     Args:
         parts: The parts of the plan.
         stays: Whether the launcher stays with the job.
-        unseen: Why the launcher does not check whether the processes connect; empty if it does.
     """
     case, agent = parts.case, parts.agent
-    has_channel, meets = parts.peers is not None, parts.beside.meeting is not None
+    has_channel, meets, unseen = parts.peers is not None, parts.beside.meeting is not None, find_unseen(parts)
     engine = agent.engine if agent is not None else PROCESS
     by_mpirun = agent is not None and agent.fleet is not None
     is_ours, is_torchruns = agent is None or by_mpirun, engine == TORCHRUN

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
 KINDS_OF_MACHINE = ("AZ_BATCH_NODE_IS_DEDICATED", "AZUREML_CR_COMPUTE_CONTEXT")
-"""Variables that may mark a preemptible machine; by default `launcher.preemption` is loaded only with one."""
+"""Variables that may mark a preemptible machine."""
 LOST_AFTER_S = 10.0
 
 
@@ -192,9 +192,10 @@ def plan_preempted(
     if asked is not None and service not in ("auto", "off"):
         found = Preemption(service, asked.origin, is_asked=True)
     elif service == "auto" and forks and MARKER not in environ and any(map(environ.get, KINDS_OF_MACHINE)):
-        from launcher.planning.preemption import find_evidence
+        from launcher.machine.azure import find_preemptible
 
-        found = find_evidence(environ)
+        why = find_preemptible(environ)
+        found = Preemption("azure", why) if why else None
     if found is None or agent is None or agent.fleet is None:
         return found
     if asked is not None and asked.is_typed:

@@ -14,14 +14,14 @@ from launcher.core.errors import LauncherError, make_error
 from launcher.core.frozen import replace
 from launcher.core.model import Fact, Mode, NodeCommand, Place, Plan, Setting
 from launcher.core.mpi import STARTED_BY_MPI
-from launcher.core.supervision import Proof, Supervision
+from launcher.core.supervision import Proof
 from launcher.frameworks import table, torch
 from launcher.frameworks.script import find_missing
 from launcher.planning.notes import note_idle, note_job, warn_job
 from launcher.planning.parts import Parts, plan_parts
 from launcher.planning.settings import CONSUMED, plan_companions, plan_one, plan_settings, plan_unset
 from launcher.planning.shape import PlanShape, decide_shape
-from launcher.planning.supervision import find_blindness, note_traces, plan_route, plan_supervision
+from launcher.planning.supervision import note_traces, plan_route, plan_supervision
 from launcher.sources.launched import MARKER
 
 TYPE_CHECKING = False
@@ -104,7 +104,7 @@ def assemble(ledger: Ledger, gathered: Gathered, parts: Parts) -> Plan:
         unused = (f"preload skipped: {why}; ranks start normally",) if why else ()
     warned = (*warn_job(parts), *unused)
     watch = plan_supervision(parts, proof, stays=stays)
-    idle = note_idle(parts, stays=stays, unseen=_find_unseen(parts, watch))
+    idle = note_idle(parts, stays=stays)
     # About flags that do nothing or not all: a note on a typed one begins with it
     typed = tuple(note for note in (*request.notes, *case.binding.notes, *idle) if note[:1] == "-")
     notes = _gather_notes(ledger, parts, missing, (*warned, *idle), stays=stays)
@@ -137,17 +137,6 @@ def assemble(ledger: Ledger, gathered: Gathered, parts: Parts) -> Plan:
         ports=parts.beside.ports,
         meeting=parts.beside.meeting,
     )
-
-
-def _find_unseen(parts: Parts, watch: Supervision) -> str:
-    """Return why the launcher does not check whether the processes connect; empty if it does."""
-    if watch.contact is not None:
-        return ""
-    if parts.case.topology.world_size == 1:
-        return "the job has one process"
-    given = parts.case.options.get("meeting")
-    off = f"the check is off ({given.origin})" if given is not None and not given.value else ""
-    return off or find_blindness(parts) or "the processes of this node are not known"
 
 
 def _stays(parts: Parts, shown: Sequence[Place], proof: Proof | None) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from launcher.command.words import reads_program
 from launcher.core.errors import make_error
-from launcher.core.model import TORCHRUN, Topology
+from launcher.core.model import TORCHRUN
 from launcher.core.supervision import STDERR, STDOUT, Contact, LogStyle, Proof, Restarts, Route, Supervision
 from launcher.options.flags import RESTART_RULES
 
@@ -43,21 +43,19 @@ def plan_supervision(parts: Parts, proof: Proof | None, *, stays: bool) -> Super
         LauncherError: Options exclude each other, or cannot be honoured here.
     """
     case, agent = parts.case, parts.agent
-    options, topology, allocation, machine = case.options, case.topology, case.allocation, case.machine
+    options, topology, allocation = case.options, case.topology, case.allocation
     if options.get("metrics_port") and not _has_module(case.host, "prometheus_client"):
         raise make_error("no-prometheus-client")
     if agent is not None:
         refuse_rules(options, agent)
     of_agent, starts_again = agent is not None, agent is not None and agent.fleet is not None
-    together = parts.peers is not None or starts_again
-    restarts = _plan_restarts(options, topology, starts_node=case.forks, together=together)
+    restarts = _plan_restarts(case, together=parts.peers is not None or starts_again)
     routes = tuple(plan_route(options, place.local_rank) for place in topology.places)
     stall_timeout_s, stall_limits = _plan_stall(options)
     # mpirun's ranks are on other nodes, too, and one that waits uses its core like one that works
     watches_idle = options.get("stall_timeout") is None and not starts_again
     count = 1 if of_agent else len(routes) + len(parts.beside.companions)
     is_alone = allocation.node_count == 1 and allocation.node_range is None
-    on_cpus = machine.gpu_count == 0 and not machine.has_others
     return Supervision(
         grace_s=options.grace_s,
         routes=routes if not of_agent else (Route(),),
@@ -73,21 +71,49 @@ def plan_supervision(parts: Parts, proof: Proof | None, *, stays: bool) -> Super
         proof=proof,
         preemption=parts.preemption,
         metrics_towards="" if is_alone else allocation.master_addr,
-        contact=_plan_contact(options, topology, find_blindness(parts), of_agent=of_agent, on_cpus=on_cpus),
+        contact=_plan_contact(parts),
         log=plan_log(options),
         stdin=_plan_stdin(case, starts=case.forks and not of_agent),
         **options.fields("watch"),
     )
 
 
-def find_blindness(parts: Parts) -> str:
-    """Return why the launcher cannot see whether the processes of this node connect; empty if it can."""
-    case, agent = parts.case, parts.agent
+def find_unseen(parts: Parts) -> str:
+    """Return why the launcher does not check whether the processes connect; empty if it does.
+
+    Raises:
+        UsageError: The check is required, but the launcher cannot see the connections.
+    """
+    case, agent, given = parts.case, parts.agent, parts.case.options.get("meeting")
+    world, blind = case.topology.world_size, ""
+    if world == 1:
+        return "the job has one process"
+    if given is not None and not given.value:
+        return f"the check is off ({given.origin})"
     if not case.forks and not case.stays:
-        return "the platform has started the processes, one launcher for each"
-    if agent is not None and agent.engine not in WITH_WORKERS:
-        return f"{agent.engine} starts the processes"
-    return ""
+        blind = "the platform has started the processes, one launcher for each"
+    elif agent is not None and agent.engine not in WITH_WORKERS:
+        blind = f"{agent.engine} starts the processes"
+    if blind and world and case.options.switch("require_meeting"):
+        asked = case.options.origins("require_meeting")[0]
+        leave = f"leave out {asked}" if asked.startswith("-") else f"unset {asked.partition('=')[0]}"
+        row = "cannot-look" if agent is None else "agent-cannot-look"
+        raise make_error(row, asked=asked, blind=blind, leave=leave)
+    return blind or ("" if world and case.topology.places else "the processes of this node are not known")
+
+
+def _plan_contact(parts: Parts) -> Contact | None:
+    """Return the check that the processes connect; None for no check."""
+    case, options = parts.case, parts.case.options
+    if find_unseen(parts):
+        return None
+    return Contact(
+        options.number("meeting_timeout", MEETING_TIMEOUT_S),
+        options.switch("require_meeting"),
+        case.topology.spans_nodes,
+        of_agent=parts.agent is not None,
+        on_cpus=case.machine.gpu_count == 0 and not case.machine.has_others,
+    )
 
 
 def _plan_stall(options: Options) -> tuple[float, tuple[tuple[str, float], ...]]:
@@ -118,30 +144,6 @@ def _plan_stdin(case: Case, *, starts: bool) -> int | str | None:
 def plan_log(options: Options) -> LogStyle:
     """Return how the log looks."""
     return LogStyle(as_json=options.text("log_format") == "json", **options.fields("log"))
-
-
-def _plan_contact(
-    options: Options, topology: Topology, blind: str, *, of_agent: bool, on_cpus: bool
-) -> Contact | None:
-    """Return the check that the processes connect; None for a single process, or without a check.
-
-    Raises:
-        UsageError: The check is required, but the launcher cannot see the connections.
-    """
-    if (topology.world_size or 1) == 1 or not options.switch("meeting", True):
-        return None
-    required = options.switch("require_meeting")
-    if blind:
-        if required:
-            asked = options.origins("require_meeting")[0]
-            leave = f"leave out {asked}" if asked.startswith("-") else f"unset {asked.partition('=')[0]}"
-            row = "agent-cannot-look" if of_agent else "cannot-look"
-            raise make_error(row, asked=asked, blind=blind, leave=leave)
-        return None
-    if not topology.places:
-        return None
-    timeout_s = options.number("meeting_timeout", MEETING_TIMEOUT_S)
-    return Contact(timeout_s, required, topology.spans_nodes, of_agent, on_cpus)
 
 
 def find_tracing(environ: Mapping[str, str]) -> str:
@@ -196,14 +198,15 @@ def _bits(options: Options, dest: str, local_rank: int | None) -> int:
     return next((bits for rank, bits in options.words(dest) if rank in (None, local_rank)), 0)
 
 
-def _plan_restarts(options: Options, topology: Topology, *, starts_node: bool, together: bool) -> Restarts:
+def _plan_restarts(case: Case, *, together: bool) -> Restarts:
     """Return when the processes start again; ``together``: all nodes of this job can start again together.
 
     Raises:
         UsageError: Restarts were asked for, and the launchers of this job cannot restart together.
     """
+    options, topology = case.options, case.topology
     most, given = int(options.number("restarts", 0)), options.get("restarts")
-    if most and given and not starts_node and topology.world_size != 1:
+    if most and given and not case.forks and topology.world_size != 1:
         raise make_error(
             "restarts-of-one" if topology.local_size == 1 else "restarts-of-others", asked=given.origin
         )

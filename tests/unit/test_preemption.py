@@ -22,11 +22,10 @@ from launcher.cluster.node import ClusterNode
 from launcher.cluster.settings import Shape
 from launcher.core.supervision import Preemption, Supervision
 from launcher.core.wire import Garbled, parse
-from launcher.machine.azure import CONTEXT
+from launcher.machine.azure import BATCH_DEDICATED, CONTEXT
 from launcher.options.reading import read_options
 from launcher.output.folder import RunFolder
 from launcher.planning import parts
-from launcher.planning.preemption import BATCH_DEDICATED
 from launcher.preemption import watch
 from launcher.preemption.events import ANNOUNCED, WITHDRAWN
 from launcher.preemption.services import SERVICES, Notice, Unclear, parse_time
