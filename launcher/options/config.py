@@ -54,11 +54,8 @@ class ConfigReader:
                 self.warnings.append(f"{path} is not used: {error.strerror}")
             return
         if len(data) > LIMIT_BYTES:
-            self._refuse(
-                "named-defaults" if named else "found-defaults",
-                path=path,
-                why=f"it is longer than {LIMIT_BYTES >> 10} KiB",
-            )
+            row = "named-defaults" if named else "found-defaults"
+            self._refuse(row, path=path, why=f"it is longer than {LIMIT_BYTES >> 10} KiB")
             return
         taken: dict[str, str] = {}
         text = data.decode("utf-8", "surrogateescape").removeprefix(BOM)

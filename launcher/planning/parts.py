@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
 KINDS_OF_MACHINE = ("AZ_BATCH_NODE_IS_DEDICATED", "AZUREML_CR_COMPUTE_CONTEXT")
-"""Variables that may mark a preemptible machine."""
+"""Variables that may mark a preemptible machine; `launcher.machine.azure` is loaded only with one."""
 LOST_AFTER_S = 10.0
 
 
