@@ -13,6 +13,7 @@ from launcher.core import mpi
 from launcher.core.blocks import read_blocks
 from launcher.core.redact import is_secret
 from launcher.frameworks import starters
+from launcher.machine.gpus import VISIBLE
 from launcher.sources.rows import NODES, PLATFORMS
 
 TYPE_CHECKING = False
@@ -87,7 +88,7 @@ def _is_wanted(environ: Mapping[str, str], name: str, asked: Sequence[str]) -> b
 
 
 def _is_of_node(name: str, value: str) -> bool:
-    if name == "CUDA_VISIBLE_DEVICES":
+    if name == VISIBLE:
         return any(item.strip().startswith(("GPU-", "MIG-")) for item in value.split(","))
     is_named = name in OF_A_NODE or name.startswith(OF_A_NODE_PREFIXES)
     return is_named and name not in _ROWS["job"].words("names")

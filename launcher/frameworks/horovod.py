@@ -22,6 +22,7 @@ from launcher.core.model import Companion, Place, Policy, Setting, Topology
 from launcher.core.mpi import HYDRA, OPEN_MPI
 from launcher.frameworks.case import Horovod
 from launcher.frameworks.torch import FACTS
+from launcher.identity.rendezvous import LOOPBACK
 from launcher.machine.pythons import own_program, own_python
 
 TYPE_CHECKING = False
@@ -48,7 +49,6 @@ TIMEOUT_S = 600
 Horovod's default of 30 s suits processes that one command has started. In a job of several nodes they start
 when their node is ready.
 """
-LOOPBACK = "127.0.0.1"
 NOWHERE = (LOOPBACK, "1")
 """An address without a listener: if there is no server, the connection must be refused at once."""
 WAITER = os.path.join(PACKAGE, "servers", "horovod_wait.py")

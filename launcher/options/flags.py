@@ -114,7 +114,7 @@ def _list(kind: str) -> tuple[str, ...]:
 
 FLAGS = tuple(map(_read, read_blocks("options/flags.txt")))
 ROLE_FLAGS, TENSORFLOW = _list("role"), _list("tensorflow")
-EMPTY_IS_UNSET, ONLY_TORCHRUN, OURS = _list("empty"), _list("agent"), _list("ours")
+ONLY_TORCHRUN, OURS = _list("agent"), _list("ours")
 PASSED_TO_TORCHRUN, PASSED_TO_WORKERS, PASSED_TO_RANKS = map(_list, ("to-torchrun", "to-workers", "to-ranks"))
 RESTART_RULES = tuple(flag.dest for flag in FLAGS if flag.group == "restarts" and flag.dest != "restarts")
 NEEDS = {

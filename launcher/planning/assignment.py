@@ -10,12 +10,10 @@ from collections.abc import Mapping, Sequence
 
 from launcher.core.frozen import frozen
 from launcher.core.model import Plan, PlannedProcess, Scope
-from launcher.machine.gpus import count_visible_gpus, name_visible_gpus
+from launcher.machine.gpus import VISIBLE, count_visible_gpus, name_visible_gpus
 from launcher.machine.hardware import NEAREST, UNKNOWN, Hardware, Part, distance
 from launcher.machine.infiniband import is_usable
 from launcher.machine.nvml import NVIDIA, find_gpu
-
-VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 @frozen

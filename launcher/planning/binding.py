@@ -18,7 +18,7 @@ from launcher.core.model import Binding, Core, Gpu, Layout
 from launcher.core.mpi import STARTED_BY_MPI
 from launcher.core.ranks import render_cpu_list
 from launcher.guest.marker import is_worker
-from launcher.machine.gpus import name_visible_gpus
+from launcher.machine.gpus import VISIBLE, name_visible_gpus
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def plan_request(mode: str, case: Case) -> BindingRequest:
         mode=mode,
         origin=given.origin if given else None,
         count=case.topology.local_size,
-        gpus=name_visible_gpus(case.environ.get("CUDA_VISIBLE_DEVICES"), case.machine.gpu_count),
+        gpus=name_visible_gpus(case.environ.get(VISIBLE), case.machine.gpu_count),
         gpus_each=int(case.options.number("gpus_per_process", 1)),
         leaves_mask=is_mpi and not is_torchruns,
         keeps_mask=not case.forks and not is_mpi and not is_torchruns,

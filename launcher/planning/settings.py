@@ -8,7 +8,7 @@ from launcher.core.frozen import replace
 from launcher.core.model import TORCHRUN, Companion, Place, Plan, PlannedProcess, Policy, Setting
 from launcher.core.version import __version__
 from launcher.frameworks import starters, table, torch
-from launcher.machine.gpus import name_visible_gpus, share_gpus
+from launcher.machine.gpus import VISIBLE, name_visible_gpus, share_gpus
 from launcher.options.flags import FLAGS
 from launcher.sources.launched import MARKER
 
@@ -73,20 +73,20 @@ def plan_one(case: Case, argv: tuple[str, ...], place: Place, common: tuple[Sett
 
 def _plan_gpus(place: Place, case: Case) -> tuple[Setting, ...]:
     machine, given = case.machine, case.options.get("gpus_per_process")
-    visible = case.environ.get("CUDA_VISIBLE_DEVICES")
+    visible = case.environ.get(VISIBLE)
     if given is None or not isinstance(given.value, int):
         several = (case.topology.local_size or 1) > 1 and (visible or "").startswith("MIG-")
         names = name_visible_gpus(visible, machine.gpu_count) if several else ()
         if not 0 <= place.local_rank < len(names) > 1:
             return ()
         why = "a process sees only the first instance of a list"
-        return (Setting("CUDA_VISIBLE_DEVICES", names[place.local_rank], why),)
+        return (Setting(VISIBLE, names[place.local_rank], why),)
     mine = share_gpus(visible, machine.gpu_count, place.local_rank, given.value)
     if mine is None:
         numbers = {"local_rank": place.local_rank, "each": given.value, "count": machine.gpu_count or 0}
         where = given.origin.partition(" ")[0]
         raise make_error("too-few-gpus", where=where, asked=given.origin, **numbers)
-    return (Setting("CUDA_VISIBLE_DEVICES", mine, given.origin),)
+    return (Setting(VISIBLE, mine, given.origin),)
 
 
 def plan_companions(

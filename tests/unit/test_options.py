@@ -19,7 +19,6 @@ from launcher.core.supervision import LogStyle, Restarts, Supervision
 from launcher.machine.host import Host
 from launcher.options.flag_values import NOT_PASSED_ON, PROCESS_LIMIT
 from launcher.options.flags import (
-    EMPTY_IS_UNSET,
     EXCLUDES,
     FLAGS,
     NEEDS,
@@ -244,7 +243,7 @@ def test_a_malformed_flag_is_named_with_what_was_expected(dest: str, text: str) 
         assert flag.variable in problem.what and flag.variable in problem.fix
 
 
-@pytest.mark.parametrize("dest", EMPTY_IS_UNSET)
+@pytest.mark.parametrize("dest", [flag.dest for flag in FLAGS if "empty" in flag.kinds])
 def test_an_empty_text_that_torchrun_takes_is_as_if_it_were_not_there(dest: str) -> None:
     """--rdzv-conf "$CONF" in a script, with a variable that is empty."""
     assert read_options({dest: ""}, {}).get(dest) is None
