@@ -580,6 +580,16 @@ def test_what_is_missing_is_one_cause_and_one_line_to_type(
     assert all(fix in problem.fix for fix in fixes)
 
 
+def test_more_processes_than_nodes_need_their_ranks() -> None:
+    """One launcher per node would start fewer processes than the job's."""
+    environ = "AZUREML_CR_NODE_RANK=0 AZUREML_NODE_COUNT=3 NODE_RANK=0 MASTER_ADDR=10.0.0.20 WORLD_SIZE=6"
+    with pytest.raises(EnvironmentUntrusted) as caught:
+        plan(environ)
+    (problem,) = caught.value.problems
+    expected = "set RANK and LOCAL_RANK in each process, or pass --scope node if started once per node"
+    assert (problem.code, problem.fix) == ("missing-variable", expected)
+
+
 def test_the_line_with_hosts_makes_the_job() -> None:
     """What the refusals of `--nnodes 2` and of a number of nodes tell to type."""
     hosts = "10.0.0.4,10.0.0.5"
