@@ -193,6 +193,6 @@ def _judge_use(host: Host, gpu: GpuMemoryUse) -> Finding:
     found = f"{say_size(gpu.used_bytes)} of {say_size(gpu.total_bytes)} taken by {by}"
     fix = "end what uses it, outside of this container: nvidia-smi on the machine"
     if any(names.values()):
-        fix = f"kill {' '.join(map(str, gpu.pids))}, if it belongs to no job that runs"
+        fix = f"kill {' '.join(map(str, gpu.pids))}, if it does not belong to a running job"
     report = fail if gpu.used_bytes > max(OWN_BYTES, MUCH * gpu.total_bytes) else warn
     return report(f"GPU {gpu.index}", "free before the job starts", found, fix)

@@ -51,7 +51,7 @@ def plan_agent(job: Case, own: Command) -> NodeCommand:
     if rank is not None and not own.starts_job and not job.allocation.ranks_at_start:
         told = replace(told, variables={"NODE_RANK": str(rank), **told.variables})
     settings = [
-        Setting(name, text, f"tells {own.name} about the job") for name, text in told.variables.items()
+        Setting(name, text, f"passes the job on to {own.name}") for name, text in told.variables.items()
     ]
     unset = {*starters.plan_agent_unset(job.environ, torch=own.has_agent, rewritten=False)}
     if own.starts_job and not any(starter in job.environ for starter in STARTED_BY_MPI):

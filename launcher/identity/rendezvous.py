@@ -90,7 +90,7 @@ def _add_defaults(*, single: bool, chooses: bool) -> Iterator[Claim]:
     if single:
         # Wins over INDIRECT claims: the host name that mpirun reports need not resolve inside a container
         yield derive(Fact.MASTER_ADDR, LOOPBACK, "one node", Trust.DERIVED)
-    free = derive(Fact.MASTER_PORT, 0, "one node: a port that is free", Trust.DERIVED)
+    free = derive(Fact.MASTER_PORT, 0, "one node: any free port", Trust.DERIVED)
     yield free if chooses else derive(Fact.MASTER_PORT, DEFAULT_PORT, "default")
 
 

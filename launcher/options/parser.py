@@ -16,7 +16,7 @@ HELP_WIDTH = 100
 RUN_USAGE = "[options] [--] COMMAND ..."
 BRIEF = {
     "how many processes": ("nproc_per_node", "nnodes"),
-    "which node of which job this is": ("node_rank", "master_addr", "hosts"),
+    "which node this is": ("node_rank", "master_addr", "hosts"),
     "stopping and failures": ("restarts", "grace"),
     "output": ("log_dir", "tee"),
 }

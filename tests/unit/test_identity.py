@@ -456,7 +456,7 @@ def test_an_mpirun_of_the_same_size_inside_a_launched_process_is_another_world()
     """Rank 0 of 2, like the process around it, but both are on this node."""
     inside = OPEN_MPI.replace("RANK=1", "RANK=0")
     assert seen(f"{LAUNCHED} {inside}", "RANK", "LOCAL_WORLD_SIZE") == ["0", "1"]
-    with pytest.raises(UsageError, match="inside of rank 0 of another launcher run"):
+    with pytest.raises(UsageError, match="inside rank 0 of another launcher run"):
         plan(f"{LAUNCHED} {inside.replace('LOCAL_SIZE=1', 'LOCAL_SIZE=2')}")
 
 
@@ -634,7 +634,7 @@ def test_a_world_of_one_node_inside_several_is_refused(starter: str, around: str
     message = refused(f"{around} {INNER[starter]}")
     assert "[contradiction]" in message and "all run on this node" in message
     assert message.count("[") == 1, message  # the one cause
-    assert "--nnodes 1" in message and f"in place of {starter}" in message
+    assert "--nnodes 1" in message and f"instead of {starter}" in message
     assert "unset LAUNCHER_NNODES" not in message
 
 
@@ -1007,7 +1007,7 @@ def test_a_steps_variables_without_its_id_are_a_tasks() -> None:
     count = "SLURM_TASKS_PER_NODE=2 SLURM_JOB_NUM_NODES=1"
     assert seen(count, "WORLD_SIZE", gpus=1) == ["1"]
     text = refused(f"{count} SLURM_STEP_NUM_NODES=1 SLURM_STEP_NODELIST=n1", gpus=2)
-    assert "SLURM_TASKS_PER_NODE='2'" in text and "--nnodes 1 if each task is a job of its own" in text
+    assert "SLURM_TASKS_PER_NODE='2'" in text and "--nnodes 1 if each task is a separate job" in text
 
 
 def test_a_number_of_nodes_alone_does_not_make_a_process_a_launcher_per_node() -> None:

@@ -572,7 +572,7 @@ def test_a_source_is_a_source_of_this_job(capfd: pytest.CaptureFixture[str]) -> 
     slurm = read_options({"source": "slurm"}, {})
     with pytest.raises(EnvironmentUntrusted, match="source-absent") as caught:
         plan_job({"PATH": "/bin"}, replay({"environ": {}}), slurm, ("true",))
-    assert "SLURM_PROCID" in str(caught.value) and "omit --source" in str(caught.value)
+    assert "SLURM_PROCID" in str(caught.value) and "leave out --source" in str(caught.value)
     plan_job({}, replay({"environ": {}}), read_options({"source": "manual"}, {}), ("true",))
     # launcher env prints variables; a command after it is a mistake, and is named.
     assert main(["env", "--", "python"], {}) == EXIT_USAGE
