@@ -247,9 +247,7 @@ class Agent:
         gc.enable()
         self.observers.begin_attempt()
         runtime.loop.guard(self.outcomes.note_start)
-        while self.group.is_busy:
-            runtime.loop.turn(wait=not self.group.has_more)
-            runtime.loop.guard(self.group.collect)
+        self.group.turn_while(lambda: self.group.is_busy)
         if self.group.stopper.left:
             now = os.times()
             used_s = now.children_user + now.children_system - before.children_user - before.children_system

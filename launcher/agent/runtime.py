@@ -49,13 +49,11 @@ class Outcome:
     Attributes:
         status: The exit status that results.
         verdict: Why they failed; None without a failure of a process.
-        line: Message to print if there is no verdict.
         shown: Whether to show the verdict, besides writing it to a file.
     """
 
     status: int
     verdict: Verdict | None = None
-    line: str = ""
     shown: bool = True
 
 

@@ -196,7 +196,7 @@ class RankCoordination:
         killed, the kernel kills our process, and the launcher kills what that has started.
         """
         return Coordination(
-            self._attach, self._gather, speaks=False, guards=False, name_run=lambda own: self.job,
+            self._gather, self._attach, speaks=False, guards=False, name_run=lambda own: self.job,
             begin=self._begin, takes_signal=self._takes_signal, takes_verdict=self._takes_verdict,
             finish=self._finish,
         )  # fmt: skip

@@ -127,7 +127,7 @@ class Pair:
         )
         history = History("", keep(self.said))
         self.hub.parts = SimpleNamespace(  # type: ignore[assignment]
-            outcomes=SimpleNamespace(history=history, exit_status=lambda status: status)
+            outcomes=SimpleNamespace(history=history, exit_status=lambda status, verdict: status)
         )
         self.hub.deliver = lambda message: None  # type: ignore[method-assign]
         self.loop.timers += self.hub.timers

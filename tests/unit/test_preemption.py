@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -417,7 +418,7 @@ def test_a_notice_for_the_end_of_time_is_one_for_next_year() -> None:
 class Announced:
     """What of an agent hears of machines that will be taken back; the real one would start a job."""
 
-    watch = Supervision()
+    watch, forwarder = Supervision(), SimpleNamespace(translate=lambda number: number)
 
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
