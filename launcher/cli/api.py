@@ -43,7 +43,7 @@ def setup() -> Topology:
     """
     global _topology
     if _topology is None:
-        from launcher.guest import arm
+        from launcher.inprocess import arm
         from launcher.planning.plan import plan_job
         from launcher.planning.settings import choose_one
 

@@ -27,7 +27,7 @@ def dispatch(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 
         leave_alone(argv[1:], environ)
     if environ.get(HOOKED):
-        from launcher.guest.marker import leave_out
+        from launcher.inprocess.marker import leave_out
 
         environ = leave_out(environ)
     if name == "run":

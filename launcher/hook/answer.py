@@ -13,7 +13,7 @@ from launcher.command.request import read_request
 from launcher.core.environ import is_loopback
 from launcher.core.errors import LauncherError
 from launcher.core.model import TORCHRUN, Plan, Scope
-from launcher.guest.marker import TOKEN, is_worker, undo
+from launcher.inprocess.marker import TOKEN, is_worker, undo
 from launcher.machine.host import Host
 from launcher.options.reading import Options, read_options
 from launcher.planning.plan import plan_job

@@ -18,8 +18,8 @@ MARSHAL_VERSION = 2
 def main(words: list[str]) -> None:
     """Write the answer; SIGALRM kills the process if that takes too long."""
     signal.alarm(TIMEOUT_S)
-    from launcher.guest import has_other_rights
     from launcher.hook.answer import answer_for_parent
+    from launcher.inprocess import has_other_rights
 
     if has_other_rights(os.environ):  # for a shell; a Python has checked this before
         return

@@ -15,7 +15,7 @@ import os
 import sys
 
 from launcher.core.version import __version__
-from launcher.guest import ERROR_VARIABLE, STACKS_VARIABLE
+from launcher.inprocess import ERROR_VARIABLE, STACKS_VARIABLE
 from launcher.sources import TABLE, rows, signs
 
 PTH = "launcher_hook.pth"

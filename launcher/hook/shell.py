@@ -13,8 +13,9 @@ import shlex
 import sys
 
 from launcher.core.redact import printable
-from launcher.guest import ERROR_VARIABLE, STACKS_VARIABLE
-from launcher.guest.marker import (
+from launcher.hook.line import MARKERS, render_head
+from launcher.inprocess import ERROR_VARIABLE, STACKS_VARIABLE
+from launcher.inprocess.marker import (
     AGENT,
     DISABLE,
     HOOKED,
@@ -27,7 +28,6 @@ from launcher.guest.marker import (
     render_marker,
     undo,
 )
-from launcher.hook.line import MARKERS, render_head
 from launcher.machine.pythons import own_program
 from launcher.views.environment import render_environment
 

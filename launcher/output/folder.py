@@ -24,8 +24,8 @@ STACKS_FILE = "LAUNCHER_STACKS_FILE"
 FILES = {ERROR_FILE: "error.json", STACKS_FILE: "stacks.txt"}
 """Files that each process may write, by the variable with their path."""
 PYTHONPATH = "PYTHONPATH"
-SITE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "guest", "site")
-"""Path of `launcher.guest.site`, which need not be imported for it."""
+SITE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "inprocess", "site")
+"""Path of `launcher.inprocess.site`, which need not be imported for it."""
 
 DEADLINE_NAME = "deadline.json"
 STARTS_FILE = "LAUNCHER_STARTS_FILE"
@@ -45,7 +45,7 @@ class RunFolder:
     """Folders and files of one run on this node.
 
     Attributes:
-        path: Its path without links, which guests follow; None if no directory can be created.
+        path: Its path without links, because processes follow none; None if no directory can be created.
         fd: Its descriptor. We make all files through it, so they are here whatever happens to the path.
         keeps: Whether it is kept after the run.
     """
@@ -117,7 +117,7 @@ class RunFolder:
         """Return the variables with the paths of a process's files; none without a directory.
 
         With them comes PYTHONPATH, with a directory of ours in front: see
-        `launcher.guest.site.sitecustomize`.
+        `launcher.inprocess.site.sitecustomize`.
 
         Args:
             attempt: Number of the attempt.

@@ -69,7 +69,7 @@ def note_job(case: Case, request: Request, choice: Choice, ledger: Ledger, host:
     if disabled.lower() in ("1", "true"):
         yield f"{DISABLE}={disabled!r}: launcher run runs the command unchanged, and does none of this"
     if case.environ.get(HOOKED):
-        from launcher.guest.marker import describe_marker
+        from launcher.inprocess.marker import describe_marker
 
         yield from describe_marker(case.environ)
     yield from _note_pipeline(case, host)

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "launcher"
 SAYS = {"say", "_say", "_notice", "notice", "say_as_is", "_note_moment", "Print"}
 """What prints a message or writes an event without one: a text, and the name of the event."""
-OTHERS = {"servers", "guest"}
+OTHERS = {"servers", "inprocess"}
 """Programs and modules that run inside of other processes; what they print is output of these."""
 ROW = re.compile(r"^\| `([a-z][a-z-]*)` \|", re.MULTILINE)
 CODE = re.compile(r'"([a-z][a-z-]*)"')

@@ -1,9 +1,9 @@
 """Imports the modules of a job once, and becomes each of its ranks by a fork.
 
 The launcher starts this process as it starts a rank: the same Python, the same command line, the variables
-that all ranks of the node have in common. `launcher.guest.site.sitecustomize` comes here before Python looks
-at the script. `serve` imports modules, checks whether a fork of this process is as good as a new one, and
-forks the ranks when it is asked to. It returns only in a rank, where Python goes on to run the script as
+that all ranks of the node have in common. `launcher.inprocess.site.sitecustomize` comes here before Python
+looks at the script. `serve` imports modules, checks whether a fork of this process is as good as a new one,
+and forks the ranks when it is asked to. It returns only in a rank, where Python goes on to run the script as
 ever. So the script is ``__main__``, and ``sys.argv``, tracebacks, statuses and threads are Python's affair.
 
 The ranks are children of the launcher and not of this process: an intermediate child forks them and ends, and

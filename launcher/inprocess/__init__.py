@@ -62,7 +62,7 @@ def arm(*, errors: bool = True) -> None:
     error_path = os.environ.get(ERROR_VARIABLE) if errors else None
     if (stacks_path or error_path) and not has_other_rights(os.environ):
         try:
-            from launcher.guest.process import arm_process
+            from launcher.inprocess.process import arm_process
 
             arm_process(stacks_path, error_path)
         except Exception:  # noqa: S110 - not even a broken installation may end the job

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 
-from launcher.guest.marker import HOOKED, REFUSED, SWITCH, list_set, render_marker, undo
+from launcher.inprocess.marker import HOOKED, REFUSED, SWITCH, list_set, render_marker, undo
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
