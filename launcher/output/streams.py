@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from launcher.output.formats import JsonLines, PlainLines
     from launcher.output.tracebacks import Tracebacks
 
+    LineFormat = PlainLines | JsonLines | Deduped | Tracebacks
+
     class StreamSearch(Protocol):
         """Searches the output of one stream: `launcher.recovery.progress.LineSearch`."""
 
@@ -44,44 +46,8 @@ kernel's 64 KiB: larger ones were not faster, and an unprivileged user has only 
 FINISH_BYTES = 1 << 20
 """Capacity of a pipe that a process has enlarged as far as possible (/proc/sys/fs/pipe-max-size)."""
 
-PALETTE = (31, 130, 28, 162, 63, 64, 30, 133)
-"""Colours of xterm-256 for prefixes.
-
-Neighbours differ clearly, and each has a contrast of at least 4 to black and to white.
-There is no plain red, which looks like an error.
-"""
-
 _UNTOUCHED = object()
 """The writer of all streams without whole lines: nothing is inserted between their bytes."""
-
-
-def make_prefix(text: str, number: int, colour: bool) -> bytes:
-    r"""Return the prefix of a process's lines, e.g. ``b"[rank 3] "``.
-
-    Args:
-        text: The prefix as printable text.
-        number: Chooses one of the colours of `PALETTE`; consecutive numbers differ clearly.
-        colour: Whether to add a colour.
-    """
-    if not colour:
-        return text.encode()
-    label = text.rstrip(" ")
-    gap = text[len(label) :]
-    return b"\x1b[38;5;%dm%s\x1b[0m%s" % (PALETTE[number % len(PALETTE)], label.encode(), gap.encode())
-
-
-def fill_template(template: str, role: str, rank: int, local_rank: int) -> str:
-    """Return the prefix of one rank from a template of torchrun, made printable.
-
-    Source:
-        torch/distributed/elastic/agent/server/local_elastic_agent.py (2.13), log_line_prefix_template.
-    """
-    from string import Template
-
-    from launcher.core.redact import printable
-
-    filled = Template(template).safe_substitute(role_name=role, rank=rank, local_rank=local_rank)
-    return printable(filled)
 
 
 class Stream:
@@ -97,7 +63,7 @@ class Stream:
         self,
         fd: int,
         screen: Screen | None,
-        form: PlainLines | JsonLines | Deduped | Tracebacks,
+        form: LineFormat,
         file: LogFile | None,
         *,
         lines: bool = True,
