@@ -7,10 +7,10 @@ import os
 from launcher.checks import run_checks
 from launcher.checks.case import read_case
 from launcher.checks.finding import PROBLEM, Finding
-from launcher.cli.stdout import write
 from launcher.core.environ import Malformed, shorten
 from launcher.core.errors import EXIT_HARDWARE, LauncherError, Problem, UsageError, make_error
 from launcher.core.model import Plan, Scope
+from launcher.core.stdout import write
 from launcher.frameworks.script import describe_missing
 from launcher.machine.host import Host
 from launcher.options.flags import FLAGS

@@ -7,11 +7,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
-from launcher.cli.stdout import write
 from launcher.core.errors import LauncherError, make_error, print_problems
 from launcher.core.files import replace_file
 from launcher.core.log import say
 from launcher.core.model import DEFAULT_PORT, Companion, Plan, PlannedProcess, Scope
+from launcher.core.stdout import write
 from launcher.machine.host import Host
 from launcher.options.parser import (
     Parser,

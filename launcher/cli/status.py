@@ -9,7 +9,6 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 
-from launcher.cli.stdout import write
 from launcher.control import QUESTION_LIMIT_BYTES
 from launcher.control.client import Launcher, ask_launcher, await_launchers, choose
 from launcher.control.received import number, rows_of, words
@@ -24,6 +23,7 @@ from launcher.control.table import (
 )
 from launcher.core.errors import EXIT_BUG, EXIT_NOT_READY, NotReady, UsageError, make_error
 from launcher.core.log import say
+from launcher.core.stdout import write
 from launcher.core.wire import NODES_MAX
 from launcher.machine.process import find_descendants, read_link, read_users
 from launcher.machine.pythons import isolate

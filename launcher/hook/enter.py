@@ -101,17 +101,15 @@ def _act(python: str, tag: str, words: Sequence[str]) -> None:
     """Plan in this Python or in the launcher's own, and apply the plan."""
     from launcher.inprocess.apply import apply_answer
 
-    answer = None
+    found = None
     if sys.version_info >= PLANS_FROM and sys.implementation.cache_tag == tag:
         try:
-            from launcher.hook.answer import answer_here
+            from launcher.hook.answer import answer
 
-            answer = answer_here(words)
+            found = answer(words)
         except (Exception, SystemExit):  # e.g. a user's module shadows one of Python's own
-            answer = None
-    if answer is None:
-        answer = _ask(python, words)
-    apply_answer(answer)
+            found = None
+    apply_answer(_ask(python, words) if found is None else found)
 
 
 def _ask(python: str, words: Sequence[str]) -> dict[str, Any]:

@@ -37,15 +37,13 @@ class HookPlace:
     Attributes:
         kind: ``venv``, ``conda``, ``pyenv``, ``system`` or ``target``.
         prefix: Path of the environment.
-        python: Its Python; empty for a target, which any Python may use.
-        version: Version of its Python, e.g. ``"3.11.2"``; empty for a target.
+        version: Version of its Python, e.g. ``"3.11.2"``; empty for a target, which any Python may use.
         folder: Directory of the hook's file.
         managed: The file that marks the environment as managed by a distribution; empty if none.
     """
 
     kind: str
     prefix: str
-    python: str
     version: str
     folder: str
     managed: str = ""
@@ -71,7 +69,7 @@ def find_place(prefix: str, *, user: bool = False) -> HookPlace:
     if not folder:
         raise make_error("user-of-venv", prefix=facts["prefix"])
     managed = str(facts["managed"]) if _is_managed(facts) and not user else ""
-    return HookPlace(_name_kind(facts), str(facts["prefix"]), python, version, folder, managed)
+    return HookPlace(_name_kind(facts), str(facts["prefix"]), version, folder, managed)
 
 
 def find_target(folder: str) -> HookPlace:
@@ -83,7 +81,7 @@ def find_target(folder: str) -> HookPlace:
     if not os.path.isdir(folder):
         raise make_error("no-target", path=folder)
     path = os.path.abspath(folder)
-    return HookPlace("target", path, "", "", path)
+    return HookPlace("target", path, "", path)
 
 
 def _find_python(prefix: str) -> str:

@@ -11,17 +11,14 @@ import os
 
 from launcher.core.errors import NotReady, Problem
 from launcher.core.files import PRIVATE_FOLDER, make_folder, open_own, remove_file, remove_tree, replace_file
+from launcher.inprocess import ERROR_FILE, STACKS_FILE, STACKS_NAME
 from launcher.output.console import LogFile
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, MutableMapping
 
-ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
-"""Variable with the file for a process's exception, written by ``@record`` or our hook (torch's protocol)."""
-STACKS_FILE = "LAUNCHER_STACKS_FILE"
-"""Variable with the file for a process's stacks, which the hook writes on request."""
-FILES = {ERROR_FILE: "error.json", STACKS_FILE: "stacks.txt"}
+FILES = {ERROR_FILE: "error.json", STACKS_FILE: STACKS_NAME}
 """Files that each process may write, by the variable with their path."""
 PYTHONPATH = "PYTHONPATH"
 SITE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "inprocess", "site")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from launcher.core.log import CLOCK, identify_line
 from launcher.core.supervision import STDERR, STDOUT, Supervision
-from launcher.output.formats import JsonLines, PlainLines
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.output.console import Screen
     from launcher.output.dedupe import SharedLines
+    from launcher.output.formats import JsonLines, PlainLines
     from launcher.output.streams import LineFormat
     from launcher.output.tracebacks import SharedTracebacks
     from launcher.process.spawn import Child
@@ -79,8 +79,19 @@ class LineFormats:
         """Whether lines must be whole: they change on their way, or could be torn by another process."""
         return self.several or self._watch.prefix or self._log.as_json or self._log.timestamps
 
-    def choose(self, child: Child, bit: int, screen: Screen, attempt: int) -> LineFormat:
-        """Return how the lines of a process look on a screen; ``bit``: ``STDOUT`` or ``STDERR``."""
+    def choose(self, child: Child, bit: int, screen: Screen, attempt: int) -> LineFormat | None:
+        """Return how the lines of a process look on a screen; None: as they come.
+
+        Args:
+            child: The process.
+            bit: ``STDOUT`` or ``STDERR``.
+            screen: The destination of its lines.
+            attempt: Number of the attempt, which JSON shows.
+        """
+        if not self.keeps_lines:
+            return None
+        from launcher.output.formats import JsonLines, PlainLines
+
         form: PlainLines | JsonLines
         if self._log.as_json:
             facts = {**identify_line(), "rank": None if child.called else child.rank}

@@ -132,13 +132,12 @@ class OutputRouter:
             return errors  # one pipe for one destination keeps the order of writes
         else:
             reading, writing = os.pipe()  # both close on exec
-            screen, formats = self._screens[bit], self._formats
+            screen = self._screens[bit]
             stream = Stream(
                 reading,
                 screen if shown else None,
-                formats.choose(child, bit, screen, self._attempt),
+                self._formats.choose(child, bit, screen, self._attempt),
                 file,
-                lines=formats.keeps_lines,
                 search=None if self.progress is None else self.progress.follow(),
             )
             self._streams[reading] = stream

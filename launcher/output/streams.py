@@ -63,10 +63,9 @@ class Stream:
         self,
         fd: int,
         screen: Screen | None,
-        form: LineFormat,
+        form: LineFormat | None,
         file: LogFile | None,
         *,
-        lines: bool = True,
         search: StreamSearch | None = None,
     ) -> None:
         """Read from a pipe.
@@ -74,10 +73,9 @@ class Stream:
         Args:
             fd: Reading end of the pipe, with no other reader.
             screen: Destination of its lines; None for none.
-            form: How its lines look there.
+            form: How its lines look there, which are kept whole. None: bytes are forwarded at once and
+                unchanged, and streams that share a screen can tear each other's lines.
             file: Destination of its unchanged bytes; None for none.
-            lines: Whether to keep lines whole. Otherwise bytes are forwarded at once and unchanged, and
-                streams that share a screen can tear each other's lines.
             search: Takes its unchanged bytes too, and learns of their end; None for none.
         """
         self.fd = fd
@@ -87,7 +85,6 @@ class Stream:
         self._form = form
         self._file = file
         self._search = search
-        self._lines = lines
         self._partial = bytearray()
         self._recent = bytearray()
         self._ended = False
@@ -107,10 +104,10 @@ class Stream:
         return self._screen.written - self._shown_at
 
     def _show(self, screen: Screen, text: bytes) -> None:
-        if self._lines:
-            self._form.show(screen, self, text)
-        else:
+        if self._form is None:
             screen.put(_UNTOUCHED, b"", text)
+        else:
+            self._form.show(screen, self, text)
         self._shown_at = screen.written
 
     def read(self) -> bool:
@@ -158,15 +155,15 @@ class Stream:
         if self._search is not None:
             self._search.read(data)
         if self._screen is not None:
-            if self._lines:
-                self._pass_on_lines(self._screen, data)
-            else:
+            if self._form is None:
                 self._show(self._screen, data)
+            else:
+                self._pass_on_lines(self._screen, self._form, data)
         return len(data)
 
-    def _pass_on_lines(self, screen: Screen, data: bytes) -> None:
+    def _pass_on_lines(self, screen: Screen, form: LineFormat, data: bytes) -> None:
         """Forward the finished lines; hold the beginning of the next one, or forward it if possible."""
-        end = self._form.find_end(data)
+        end = form.find_end(data)
         if end:
             lines = b"".join((self._partial, data[:end])) if self._partial else data[:end]
             self._partial.clear()
@@ -175,7 +172,7 @@ class Stream:
         self._partial += data[end:]
         if not self._partial:
             return
-        hold_s = self._form.hold_s(self._partial)
+        hold_s = form.hold_s(self._partial)
         if len(self._partial) > PARTIAL_LIMIT_BYTES or (hold_s and screen.is_open_for(self)):
             self._pass_on_partial(_whole_characters(self._partial))
         elif hold_s is None:

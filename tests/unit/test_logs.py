@@ -81,9 +81,8 @@ class Source:
     ) -> None:
         reader, self.writer = os.pipe()
         os.set_blocking(self.writer, False)
-        self.stream = Stream(
-            reader, screen, PlainLines(prefix), file, lines=bool(prefix) if lines is None else lines
-        )
+        keeps_lines = bool(prefix) if lines is None else lines
+        self.stream = Stream(reader, screen, PlainLines(prefix) if keeps_lines else None, file)
 
     def write(self, data: bytes, read: Callable[[], object] | None = None) -> None:
         """Write and let the stream read until all has been passed on."""
