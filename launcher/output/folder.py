@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 
+from launcher.core.blocks import PACKAGE
 from launcher.core.errors import NotReady, Problem
 from launcher.core.files import PRIVATE_FOLDER, make_folder, open_own, remove_file, remove_tree, replace_file
 from launcher.inprocess import ERROR_FILE, STACKS_FILE, STACKS_NAME
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 FILES = {ERROR_FILE: "error.json", STACKS_FILE: STACKS_NAME}
 """Files that each process may write, by the variable with their path."""
 PYTHONPATH = "PYTHONPATH"
-SITE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "inprocess", "site")
+SITE = os.path.join(PACKAGE, "inprocess", "site")
 """Path of `launcher.inprocess.site`, which need not be imported for it."""
 
 DEADLINE_NAME = "deadline.json"
