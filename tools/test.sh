@@ -60,12 +60,13 @@ check() {
 
 # Tests that must not run beside each other name the same xdist_group. pytest runs as a module, so that the checkout is
 # on sys.path. Without the signals' defaults we would ignore, in the background of a script or under nohup, those that
-# the tests send. There are more workers than processors, because many tests wait.
+# the tests send. There are more workers than processors, because many tests wait. A test that hangs fails after a quarter
+# of an hour, with its stack.
 totals=$(mktemp)
-trap 'rm -f "$totals"' EXIT
+trap 'rm -f "$totals" "${types-}"' EXIT
 run_tests() {
-  env --default-signal=HUP,INT,QUIT,TSTP,TTIN,TTOU python -m pytest -m "$SUITE" -n "$(($(nproc) * 2))" --dist loadgroup \
-    --durations 25 --durations-min 2 -r a --no-fold-skipped "$@" </dev/null | tee -a "$totals"
+  env --default-signal=HUP,INT,QUIT,TSTP,TTIN,TTOU python -m pytest -m "$SUITE" -n "$(($(nproc) * 5 / 2))" --dist loadgroup \
+    --timeout 900 --timeout-method signal --durations 25 --durations-min 2 -r a --no-fold-skipped "$@" </dev/null | tee -a "$totals"
 }
 
 setup_tools
@@ -78,8 +79,13 @@ if is_setting_up && [[ ${paths[*]} == "$CHECKOUT/tests" ]]; then
   set -- "$@" "${PURE[@]/#/--ignore=}"
 fi
 wait_for_setups
-check mypy # reads the frameworks' types
+types=$(mktemp)
+mypy >"$types" 2>&1 & # reads the frameworks' types, which takes one processor for most of a minute
+mypy=$!
 check run_tests "$@"
+wait "$mypy" || failed+=(mypy)
+say "mypy"
+cat "$types"
 ((${#failed[@]} == 0)) || say "FAILED, see above: ${failed[*]}"
 grep -E '^=+ .* in [0-9.]+s.* =+$' "$totals" || true
 ((${#failed[@]} == 0))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks.machine import describe_machine
 from benchmarks.tables import markdown, progress
-from benchmarks.truth.jobs import LAUNCHERS, Job, World
+from benchmarks.truth.jobs import LAUNCHERS, Job, World, list_launchers
 from benchmarks.truth.judge import Verdict, judge
 from launcher.core.blocks import Block, read_blocks
 from launcher.rehearse.cluster import Cluster
@@ -26,7 +26,7 @@ def main() -> None:
     faults = {block.name: block for block in read_blocks(str(Path(__file__).with_name("faults.txt")))}
     parser = argparse.ArgumentParser(prog="python -m benchmarks.truth")
     parser.add_argument("--only", nargs="+", default=list(faults), choices=list(faults), metavar="FAULT")
-    parser.add_argument("--with", dest="launchers", nargs="+", default=[*LAUNCHERS], choices=[*LAUNCHERS])
+    parser.add_argument("--with", dest="launchers", nargs="+", default=list_launchers(), choices=[*LAUNCHERS])
     parser.add_argument("--world", nargs="+", default=["2x2"], help="nodes x ranks of each")
     parser.add_argument("--runs", type=int, default=1, help="of each fault, world and launcher")
     parser.add_argument("--seed", type=int, default=1, help="which rank is the victim")

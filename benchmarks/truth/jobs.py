@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import signal
@@ -24,6 +25,7 @@ LEFT_S = 2.0
 """The watchdog of a launcher, which has the same command line, ends just after it."""
 START_LIMIT_S, END_LIMIT_S = 120.0, 90.0
 PORT = 29511
+FT_LAUNCHER = "nvidia_resiliency_ext.fault_tolerance.launcher"
 
 
 class World(NamedTuple):
@@ -59,7 +61,7 @@ class Outcome(NamedTuple):
 
 
 def _make_flags(world: World, node: SimulatedNode, master: str) -> list[str]:
-    """Return the flags that both launchers have."""
+    """Return the flags that all launchers have."""
     place = ["--nnodes", str(world.nodes), "--node-rank", str(node.index)]
     return [*place, "--nproc-per-node", str(world.each), "--master-addr", master, "--master-port", str(PORT)]
 
@@ -78,10 +80,22 @@ def start_torchrun(world: World, node: SimulatedNode, master: str, folder: Path)
     return [sys.executable, "-m", "torch.distributed.run", *_make_flags(world, node, master)]
 
 
+def start_ft_launcher(world: World, node: SimulatedNode, master: str, folder: Path) -> list[str]:
+    """Return the command line on a node of the agent of nvidia-resiliency-ext."""
+    return [sys.executable, "-m", FT_LAUNCHER, *_make_flags(world, node, master)]
+
+
 LAUNCHERS: dict[str, Callable[[World, SimulatedNode, str, Path], list[str]]] = {
     "ours": start_ours,
     "torchrun": start_torchrun,
+    "ft_launcher": start_ft_launcher,
 }
+
+
+def list_launchers() -> list[str]:
+    """Return the launchers that are installed."""
+    has_ft = importlib.util.find_spec(FT_LAUNCHER.partition(".")[0]) is not None
+    return [name for name in LAUNCHERS if name != "ft_launcher" or has_ft]
 
 
 class Job:
@@ -94,7 +108,7 @@ class Job:
         self.node = cluster.nodes[victim // world.each]
         environ = {
             **os.environ,
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
             "OMP_NUM_THREADS": "1",
             "GLOO_SOCKET_IFNAME": "eth0",
         }

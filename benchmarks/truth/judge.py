@@ -13,6 +13,10 @@ ROOT_CAUSE = re.compile(
     r"\s+time\s+: (?P<time>\S+)\n.*?\n\s+rank\s+: (?P<rank>\d+)",
     re.S,
 )
+FIRST_FAILED = re.compile(
+    r"\[(?P<time>[^\]]+)\] \[ERROR\] .* failed \(exitcode: \S+\) local_rank: (?P<rank>\d+)"
+)
+"""What ft_launcher's agent of a node logs, with milliseconds."""
 
 
 class Verdict(NamedTuple):
@@ -41,7 +45,7 @@ def judge(launcher: str, fault: Block, victim: int, world: World, outcome: Outco
     known = [status for status in outcome.statuses if status is not None]
     status = bool(known) and 0 not in known and (launcher != "ours" or len(set(known)) == 1)
     clean = outcome.left == 0 and outcome.ended_s is not None
-    read = _read_ours if launcher == "ours" else _read_torchruns
+    read = {"ours": _read_ours, "torchrun": _read_torchruns, "ft_launcher": _read_ft_launchers}[launcher]
     rank, node, cause, retry, said = read(fault, victim, victim // world.each, world, outcome)
     return Verdict(rank, node, cause, retry, status, clean, outcome.ended_s, said)
 
@@ -69,13 +73,32 @@ def _read_ours(fault: Block, victim: int, node: int, world: World, outcome: Outc
 
 def _read_torchruns(fault: Block, victim: int, node: int, world: World, outcome: Outcome) -> Said:
     """Read the root causes of all agents: the earliest counts, and each of one and the same second."""
-    found = [match for text in outcome.outputs for match in ROOT_CAUSE.finditer(text)]
+    found = [
+        (match["time"], int(match["rank"])) for text in outcome.outputs for match in ROOT_CAUSE.finditer(text)
+    ]
+    return _judge_first(found, fault, victim, node, world, outcome)
+
+
+def _read_ft_launchers(fault: Block, victim: int, node: int, world: World, outcome: Outcome) -> Said:
+    """Read the failures that the agents log, with the rank in the node."""
+    found = [
+        (match["time"], index * world.each + int(match["rank"]))
+        for index, text in enumerate(outcome.outputs)
+        for match in FIRST_FAILED.finditer(text)
+    ]
+    return _judge_first(found, fault, victim, node, world, outcome)
+
+
+def _judge_first(
+    found: list[tuple[str, int]], fault: Block, victim: int, node: int, world: World, outcome: Outcome
+) -> Said:
+    """Judge failures by their times, which have no zone, and ranks."""
     words = fault.fields["words"].split("|")
     cause = any(word in text for text in outcome.outputs for word in words) if words != ["-"] else False
     if not found:
-        return None, None, cause, None, "no root cause"
-    first = min(match["time"] for match in found)
-    ranks = sorted({int(match["rank"]) for match in found if match["time"] == first})
+        return None, None, cause, None, "no rank is named"
+    first = min(at for at, _ in found)
+    ranks = sorted({rank for at, rank in found if at == first})
     names_node = node in {rank // world.each for rank in ranks}
     names_rank = victim in ranks or (names_node and fault.fields["acts"] == "node")
-    return names_rank, names_node, cause, None, f"root cause: rank {', '.join(map(str, ranks))}"
+    return names_rank, names_node, cause, None, f"first: rank {', '.join(map(str, ranks))}"

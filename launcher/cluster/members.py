@@ -267,13 +267,21 @@ class Members:
         """Return why a node cannot be asked now; empty if it can."""
         member = self.find_by_number(number)
         if member is None:
-            return "it has not joined yet"
+            return "it has not joined yet" if self.state.attempt is None else "it is lost"
         node = self.state.nodes[member.index]
         if number == 0 or node is None or member.connection is not None:
             return ""
         if node.is_lost:
             return "it is lost"
         return "its launcher has ended" if node.has_left else f"it is not connected ({node.why})"
+
+    def is_gone(self, number: int) -> bool:
+        """Whether a node that was asked cannot answer any more; one that is not connected may call again."""
+        member = self.find_by_number(number)
+        if member is None or member.connection is not None:
+            return member is None
+        node = self.state.nodes[member.index]
+        return node is not None and (node.is_lost or node.has_left)
 
     def count(self) -> dict[str, object]:
         """Return the numbers of all, present, lost and spare nodes, and the hosts of the spare ones."""

@@ -130,9 +130,9 @@ class Rounds:
         """Ask the next nodes, pass on the answers, give up silent nodes."""
         for number, one in list(self._rounds.items()):
             for rank, until in list(one.asked.items()):
-                if now >= until:
+                if now >= until or self._members.is_gone(rank):
                     del one.asked[rank]
-                    why = f"no answer within {one.pace.wait_s:g} s"
+                    why = self._members.why_silent(rank) or f"no answer within {one.pace.wait_s:g} s"
                     one.queue.append(Passed(one.ask.number, rank, why=why))
             self._pass_on(one)
             self._ask_more(number, one, now)

@@ -160,14 +160,12 @@ class MetricsServer(ThreadingHTTPServer):
         self._rooms.acquire()
         super().process_request(request, client_address)
 
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Serve a connection, and make room for another one."""
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            with self._lock:
-                self._open.pop(request, None)
-            self._rooms.release()
+    def shutdown_request(self, request: Any) -> None:
+        """End a connection, whether a thread could serve it or not, and make room for another one."""
+        super().shutdown_request(request)
+        with self._lock:
+            self._open.pop(request, None)
+        self._rooms.release()
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Ignore errors of a request, e.g. of a client that closes the connection."""

@@ -127,7 +127,7 @@ def render_run(view: View, nodes: Sequence[int]) -> tuple[str, list[str], int]:
         remarks += [f"node {node}: exit status {status:.0f}{f': {why}' if why else ''}"] if status else []
     known = {*silent, *(node for node, _ in view.nodes)}
     silent |= {node: view.note or "the job has no such node" for node in nodes if node not in known}
-    remarks += [f"node {node}: not asked: {why}" for node, why in sorted(silent.items())]
+    remarks += [f"node {node}: no result: {why}" for node, why in sorted(silent.items())]
     remarks += [view.note] if view.note and not nodes else []
     asked_all = statuses and not silent and (nodes or not view.note)
     return "".join(lines), remarks, max(statuses) if asked_all else EXIT_NOT_READY

@@ -46,8 +46,9 @@ ASK_S = 5.0
 TAKE_S = 10.0
 """Seconds for which a client may leave its answer unread."""
 UNSENT_LIMIT_BYTES = 1 << 26
-FRESH_S = 0.2
-"""Age in seconds up to which facts are sent again: constant questions cost at most five readings a second."""
+FRESH_S, FRESH_SHARE = 0.2, 4
+"""Age in seconds up to which facts are sent again, or this many times what it took to read them if that is
+more: constant questions cost at most five readings a second, and a fifth of the time."""
 STEP_S = 0.02
 """Seconds between two checks whether a process has given its stacks."""
 WAITING_MAX = 16
@@ -139,6 +140,9 @@ class Responder:
         self._wants_threads = False
         self._waiting: list[Take] = []
         self._facts: tuple[float, Message] | None = None
+        """When they are too old (monotonic seconds), and what was read of this node."""
+        self._wanting: list[Take] = []
+        """Who waits for facts that are being read."""
         self._next_step = 0.0
         self._programs = 0
 
@@ -199,14 +203,15 @@ class Responder:
 
     def answer(self, what: str, more: Mapping[str, object], take: Take) -> None:
         """Give this node's answer to ``take``, now or later."""
-        now = time.monotonic()
         if what == "status":
-            if self._facts is not None and now <= self._facts[0] + FRESH_S:
+            if self._facts is not None and time.monotonic() <= self._facts[0]:
                 take(self._facts[1])
-            elif self._runtime.watch.slow_below is None:
-                self._give_facts((), take)
-            else:
-                ask_progress(self._runtime, lambda numbers: self._give_facts(numbers, take))
+                return
+            self._wanting.append(take)
+            if self._runtime.watch.slow_below is None:
+                self._give_facts(())
+            elif len(self._wanting) == 1:
+                ask_progress(self._runtime, self._give_facts)
         elif what == EXEC:
             self._run(more, take)
         elif len(self._waiting) >= WAITING_MAX:
@@ -222,9 +227,14 @@ class Responder:
             if more.get("native") is True:
                 self._inquiry.want_native()
 
-    def _give_facts(self, numbers: Numbers, take: Take) -> None:
-        self._facts = (time.monotonic(), self._read(numbers))
-        take(self._facts[1])
+    def _give_facts(self, numbers: Numbers) -> None:
+        wanting, self._wanting = self._wanting, []
+        began = time.monotonic()
+        facts = self._read(numbers)
+        now = time.monotonic()
+        self._facts = now + max(FRESH_S, FRESH_SHARE * (now - began)), facts
+        for take in wanting:
+            take(facts)
 
     def _run(self, more: Mapping[str, object], take: Take) -> None:
         """Run a program of a person, outside the job but not longer, and give its output."""

@@ -249,7 +249,7 @@ def _find_by_frames(words: LastOutput) -> list[Cause]:
 def _find_root(death: ProcessExit, after: Counters, network: Explain) -> tuple[LastOutput, list[Cause]]:
     """Return the newest words that are no consequence, if the output is of several processes."""
     last = read_words_of(death)
-    for words in (last, *read_words_of_others(death.stderr)):
+    for words in (last, *read_words_of_others(death.shared or death.stderr)):
         found = _find_symptoms(death, words, after, network)
         raised = words.exception and not found and not is_own_error(words.exception)
         if raised or not all(cause.consequence for cause in found):

@@ -43,6 +43,7 @@ class ProcessExit:
         code: Exit code as in `os.waitstatus_to_exitcode`: negative for signals.
         ended_ns: When the kernel reported its end, nanoseconds since 1970.
         stderr: The end of its stderr, at most `launcher.failure.stderr.STDERR_BYTES`.
+        shared: The same with the lines of other ranks, if it has its stderr together with them.
         error_file: Path of its error file (TORCHELASTIC_ERROR_FILE), which need not exist.
         asked: The last signal that the launcher forwarded or sent to it before it ended.
         called: Its name if it has no rank: an agent that starts the processes, or a companion.
@@ -57,6 +58,7 @@ class ProcessExit:
     error_file: str | None = None
     asked: int | None = None
     called: str = ""
+    shared: bytes = b""
 
 
 @message

@@ -449,18 +449,22 @@ def read_root_cause(agent: ProcessExit) -> ProcessExit | None:
     blocks = list(_ROOT_CAUSE.finditer(text))
     # A text that has lost its beginning starts in the middle of a line
     whole = text.partition("\n")[2] if len(text) >= STDERR_BYTES else text
-    speaks = _FAILED.search(whole)
-    found = blocks[-1] if blocks else speaks
+    spoken = list(_FAILED.finditer(whole))  # once for each attempt of its own
+    found = blocks[-1] if blocks else spoken[-1] if spoken else None
     if found is None:
         return None
     file = found["file"].encode("latin-1").decode("utf-8", "replace").strip() if blocks else ""
+    begin = whole.find("\n", spoken[-2].end()) if len(spoken) > 1 else 0
+    shared = whole[begin : spoken[-1].start()] if spoken else ""
+    own = re.sub(rf"(?m)^\[rank(?!{found['rank']}\])\d+\]:.*\n?", "", shared) if blocks else shared
     return ProcessExit(
         rank=int(found["rank" if blocks else "local"]),
         local_rank=int(found["local"]),
         pid=int(found["pid"]),
         code=int(found["code"]),
         ended_ns=agent.ended_ns,
-        stderr=whole[: speaks.start()].encode("latin-1") if speaks else b"",
+        stderr=own.encode("latin-1"),
+        shared=shared.encode("latin-1"),
         error_file=file if file.startswith("/") else None,
     )
 

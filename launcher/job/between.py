@@ -316,7 +316,7 @@ def advance(turn: Turn) -> None:
         timeout = f"{state.job.restarts.rejoin_timeout_s:g} s"
         what = f"{name_ranks(state, late)} did not come back within {timeout} (--rejoin-timeout)"
         over = pause.again.over
-        if over.first is None or over.first.kind != LOST:
+        if over.first is None or over.first.kind not in (LOST, CUT_OFF):
             rank = late[0]
             over = EndJob(EXIT_NOT_READY, make_lost(rank, what, now), rank, pause.hosts.get(rank, ""))
         finish(turn, over, what)

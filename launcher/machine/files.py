@@ -185,10 +185,12 @@ def read_guarded(path: str, limit_bytes: int, *, of_system: bool) -> bytes:
     folder, name = os.path.split(path)
     place = os.open(folder or ".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
+        os.lstat(name, dir_fd=place)  # nothing is wrong with the directory of a file that is not there
+        if of_system:  # first: what another user has put there may be a link to a device
+            _refuse_shared(place, "its directory")
         fd = open_file(name, at=place)
         try:
             if of_system:
-                _refuse_shared(place, "its directory")
                 _refuse_shared(fd, "it")
             elif os.fstat(fd).st_mode & stat.S_IWOTH:
                 raise OSError(errno.EPERM, "all users can write it")

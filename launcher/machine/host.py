@@ -273,22 +273,16 @@ class Host:
         return None if found is None else frozenset(found)
 
     def ask_source(self, target: str) -> str | None:
-        """Return the address from which the kernel would reach a host, None without an address or a route."""
-        import socket
+        """Return the address from which the kernel would reach a host, None without an address or a route.
 
+        Of several addresses the first with a route counts; IPv6 goes before IPv4, as with the C library.
+        """
         from launcher.machine.names import is_address
 
-        if not is_address(target) and not self.resolve(target):
-            return None
-        try:
-            family, kind, protocol, _, where = socket.getaddrinfo(target, 9, type=socket.SOCK_DGRAM)[0]
-            with socket.socket(family, kind, protocol) as probe:
-                probe.connect(where)  # sends nothing: the kernel looks up the route
-                ours = str(probe.getsockname()[0]).partition("%")[0]
-        except (OSError, ValueError):
-            return None
-        loops = ours == "::1" or ours.startswith("127.")
-        return str(where[0]) if loops else ours  # the route is the loopback, so the target is this node
+        numbers = [target]
+        if not is_address(target.partition("%")[0]):
+            numbers = sorted(self.resolve(target), key=lambda one: (":" not in one, one))
+        return next(filter(None, (attempt(_find_source, one) for one in numbers)), None)
 
     def ancestors(self, limit: int = 4) -> tuple[tuple[str, ...], ...]:
         """Return the command lines of our parent, grandparent and so on, nearest first."""
@@ -307,6 +301,23 @@ class Host:
             words = stat.rpartition(")")[2].split()[:2]
             parent = int(words[1]) if len(words) == 2 and is_number(words[1], 9) else 0
         return tuple(lines[self._own_depth :])
+
+
+def _find_source(number: str) -> str:
+    """Return the address from which the kernel would reach an address, which is not looked up.
+
+    Raises:
+        OSError: It is none, or there is no route.
+    """
+    import socket
+
+    where = socket.getaddrinfo(number, 9, type=socket.SOCK_DGRAM, flags=socket.AI_NUMERICHOST)
+    family, kind, protocol, _, end = where[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.connect(end)  # sends nothing: the kernel looks up the route
+        ours = str(probe.getsockname()[0]).partition("%")[0]
+    loops = ours == "::1" or ours.startswith("127.")
+    return str(end[0]) if loops else ours  # the route is the loopback, so the target is this node
 
 
 def _object(value: object) -> Mapping[str, object]:

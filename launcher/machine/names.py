@@ -96,8 +96,9 @@ def _work(left: list[tuple[int, str]], writing: int) -> None:
                 place, name = left.pop()
             except IndexError:
                 return  # another thread took the last one
-            line = " ".join((str(place), *sorted(ask_resolver(name))))
-            os.write(writing, line.encode()[: LINE_BYTES - 1] + b"\n")
+            line = " ".join((str(place), *sorted(ask_resolver(name)), "")).encode()
+            whole = line[: LINE_BYTES - 1].rpartition(b" ")[0]  # a part of an address is that of another node
+            os.write(writing, whole + b"\n")
 
     threads = [threading.Thread(target=answer) for _ in range(min(THREADS, len(left)))]
     for thread in threads:

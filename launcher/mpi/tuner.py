@@ -10,6 +10,8 @@ import os
 import shlex
 import shutil
 
+from launcher.cluster.messages import Over
+from launcher.cluster.outcome import read_verdict
 from launcher.core.errors import EXIT_NOT_READY, make_error
 from launcher.core.files import create_file, make_private_folder, remove_file, remove_tree
 from launcher.core.frozen import replace
@@ -60,10 +62,18 @@ class Tuner(Lead):
             self.runtime.target.stop(signal.SIGTERM)
 
     def finish(self, report: Callable[[], int]) -> int:
-        """Report how the job ended, and return its status; 75 if a node is lost."""
-        status = report()
-        status = EXIT_NOT_READY if self.lost and self.runtime.forwarder.told is None else status
+        """Report how the job ended, and return its status; 75 and the node if one is lost."""
+        is_lost = self.lost and self.runtime.forwarder.told is None
+        status = EXIT_NOT_READY if is_lost else report()
         self.end_all(status)
+        if is_lost:
+            verdict = None
+            if isinstance(self.over, Over):
+                verdict = read_verdict(self.over, None, self.job.shape, self.runtime.started_ns, self.attempt)
+            if verdict is None:
+                report()
+            else:
+                self.parts.outcomes.publish(verdict, shown=True)
         return status
 
 

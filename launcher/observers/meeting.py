@@ -87,6 +87,8 @@ class MeetingWatch:
         self._sockets: dict[int, set[bytes]] = {}
         self._libraries: dict[int, int] = {}
         self._met: set[int] = set()
+        self._excused: set[int] = set()
+        """Of these too little can be seen: they count as met, at an unknown time."""
         self._is_outward = not self._planned.spans_nodes
         self.together_at: float | None = None
         self._doubts_at = self._least_s / 2
@@ -102,7 +104,8 @@ class MeetingWatch:
     @property
     def _are_together(self) -> bool:
         members = self._processes.members
-        return bool(members) and all(one.pid in self._met and not one.is_single for one in members)
+        known = self._met | self._excused
+        return bool(members) and all(one.pid in known and not one.is_single for one in members)
 
     def fire(self, now: float) -> None:
         """Check the processes, or give up if that takes too long."""
@@ -117,7 +120,7 @@ class MeetingWatch:
         if self._processes.update(now):
             self._begin(now)
         gone = [one for one in self._processes.members if one not in self._processes.running]
-        self._met.update(one.pid for one in gone if one.end - one.began < self._least_s)
+        self._excused.update(one.pid for one in gone if one.end - one.began < self._least_s)
         age, limit_s = now - self._started, self._planned.timeout_s
         is_long = age >= limit_s and not self._has_said and not self._is_ending()
         is_long = is_long and bool(self._processes.running)
@@ -179,7 +182,7 @@ class MeetingWatch:
         if self._are_together:  # but none of another node
             first_end = min(one.end for one in members)
             return self.together_at is not None and first_end - self.together_at >= self._least_s
-        if self._met:
+        if self._met or self._excused:
             return False
         has_framework = all(one.loaded is not None for one in members) or self._planned.required
         since = [max(one.changed, one.loaded or 0.0) for one in members]
@@ -199,7 +202,7 @@ class MeetingWatch:
                 f"{name_ranks(single)} {verb} started by accelerate launch as {noun}: without an accelerator "
                 "or a rank each does the whole job alone"
             )
-        alone = [one.rank for one in members if one.pid not in self._met]
+        alone = [one.rank for one in members if one.pid not in self._met | self._excused]
         if not alone:
             return (
                 f"no process of this node was seen connected to another node in {age:.0f} s: "
@@ -260,7 +263,7 @@ class MeetingWatch:
             return
         self._look_at_sockets(table, {inode: one for pid, one in families.items() for inode in sockets[pid]})
         self._look_at_closed(table)
-        if self.together_at is None and self._are_together:
+        if self.together_at is None and self._are_together and not self._excused:
             self.together_at = now
         # Sockets that are new may not be connected yet
         pause_s = 0.0 if has_changed else max(TABLE_S, 2 * COST_SHARE * (time.process_time() - cpu_s))
@@ -313,7 +316,7 @@ class MeetingWatch:
             family = connections.with_descendants(one.pid)
             each = self._each(family)
             if any(connections.is_hidden(pid) or connections.has_direct_device(pid) for pid in each):
-                self._met.add(one.pid)
+                self._excused.add(one.pid)
                 self._is_outward = True
             shared[one.pid] = connections.find_shared(self._each(family))
         for pid, files in shared.items():

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 LIMIT_S = 0.5
 """Seconds for all searches; a usual pattern needs milliseconds."""
+LINE_BYTES = 64
+"""More than a rank and its number take."""
 NUMBER = re.compile(r"(?:(?<!\w)-)?\d[\d,_]{0,17}(?:\.\d{1,20})?(?:[eE][-+]?\d{1,3})?")
 STEP = "step"
 
@@ -105,4 +107,4 @@ def ask_numbers(
         pairs = [line.split() for line in lines]
         take([(int(rank), float(number)) for rank, number in pairs])
 
-    helpers.ask(work, read, LIMIT_S, name="launcher-search")
+    helpers.ask(work, read, LIMIT_S, name="launcher-search", limit_bytes=LINE_BYTES * (len(tails) + 1))

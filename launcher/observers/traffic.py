@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import socket
 import struct
+import time
 
 from launcher.machine.infiniband import DEVICES, read_ports
 
@@ -36,7 +37,8 @@ INODE_AT, MESSAGE_BYTES = 68, 72
 COUNTED_AT, COUNTED = 120, struct.Struct("=QQ")
 """tcpi_bytes_acked and tcpi_bytes_received."""
 READ_BYTES = 1 << 16
-WAIT_S = 1.0
+WAIT_S, LOOK_S = 1.0, 1.0
+"""Seconds for a part of the answer, and CPU time for all of it: the loop has signals to answer."""
 COUNTERS = (
     ("counters/port_xmit_data", 4),
     ("counters/port_rcv_data", 4),
@@ -49,6 +51,7 @@ COUNTERS = (
 def read_connections() -> dict[bytes, int] | None:
     """Return the bytes sent and received so far on each TCP connection, by inode; None if it is not known."""
     found: dict[bytes, int] = {}
+    until = time.thread_time() + LOOK_S
     try:
         with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, SOCK_DIAG) as kernel:
             kernel.settimeout(WAIT_S)
@@ -58,7 +61,7 @@ def read_connections() -> dict[bytes, int] | None:
                     HEADER.pack(HEADER.size + len(question), BY_FAMILY, REQUEST_DUMP, 1, 0) + question
                 )
                 for kind, body in _receive(kernel):
-                    if kind == ERROR:
+                    if kind == ERROR or time.thread_time() >= until:
                         return None
                     found.update(_parse(body))
     except (OSError, struct.error):  # a sandbox, or a kernel without it

@@ -142,12 +142,14 @@ def find_sockets(host: Host, port: int) -> list[tuple[str, str]] | None:
 
 def find_holder(host: Host, inodes: frozenset[str]) -> tuple[str, str] | None:
     """Return (PID, name) of a process that has one of these sockets open; None if we see none in time."""
+    from launcher.core.redact import printable
+
     wanted, until = {f"socket:[{inode}]" for inode in inodes}, time.monotonic() + HOLDER_S
     for pid in filter(str.isdecimal, host.list_folder("/proc")):
         folder = f"/proc/{pid}/fd"
         for fd in host.list_folder(folder):
             if host.read_link(f"{folder}/{fd}") in wanted:
-                return pid, (host.read_text(f"/proc/{pid}/comm") or "").strip() or "unknown"
+                return pid, printable((host.read_text(f"/proc/{pid}/comm") or "").strip()) or "unknown"
             if time.monotonic() > until:
                 return None
     return None

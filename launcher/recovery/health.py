@@ -61,7 +61,7 @@ def ask_health(argv: Sequence[str], helpers: Helpers, take: Callable[[str], None
     """
 
     def read(lines: Sequence[str]) -> None:
-        found = lines[0] if lines else f"{argv[0]} gave no answer within {LIMIT_S:g} s"
+        found = lines[0] if lines else f"{argv[0]} gave no answer: it was killed, or took over {LIMIT_S:g} s"
         take("" if found == HEALTHY else printable(redact(found.removeprefix(UNHEALTHY))))
 
     try:

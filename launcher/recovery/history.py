@@ -223,7 +223,7 @@ def _read_record(path: str) -> list[str]:
     for line in (first, *lines) if first else ():
         try:
             is_ours = json.loads(line).keys() >= OURS
-        except (ValueError, AttributeError):
+        except (ValueError, AttributeError, RecursionError):
             is_ours = False
         if not is_ours:
             raise ValueError("has other content; pass another path (--attempts-file)")

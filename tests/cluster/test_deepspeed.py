@@ -20,6 +20,7 @@ from tests.cluster.conftest import need_namespaces
 from tests.cluster.fleets import Fleet
 from tests.cluster.frameworks import EXAMPLES, printed, rehearse, run_example
 from tests.mpis import Mpi
+from tests.process.looking import wait_for
 from tests.zero import EXAMPLE, TUNING, deepspeed_environ, read_tuned, write_tuned
 
 pytestmark = [pytest.mark.root, pytest.mark.torch, pytest.mark.xdist_group("deepspeed")]
@@ -97,3 +98,20 @@ def test_sigterm_ends_an_experiment_on_both_nodes(two: Fleet, tmp_path: Path) ->
     head, other = two.wait(TUNING_S / 4)
     assert (head.status, other.status) == (143, 143), head.err[-3000:] + other.err[-1000:]
     two.await_empty()
+
+
+def test_a_node_that_is_lost_is_what_failed_and_not_the_autotuner(two: Fleet, tmp_path: Path) -> None:
+    """The launcher ends the autotuner, here a program of its name, because the node is gone."""
+    began = tmp_path / "began"
+    stub = tmp_path / "deepspeed"
+    stub.write_text(f"#!/bin/sh\ntouch {began}\nexec sleep 600\n")
+    stub.chmod(0o755)
+    path = f"{tmp_path}:{deepspeed_environ()['PATH']}"
+    for node in two.cluster.nodes:
+        words = ("--nproc-per-node", "1", "--", "deepspeed", "--autotuning", "tune", __file__)
+        two.start(node, *words, command="run", environ={"PATH": path})
+    wait_for(began.exists, "the autotuner runs", TUNING_S / 10)
+    two.cluster.kill(two.launchers[1].pid, signal.SIGKILL)
+    head, _ = two.wait()
+    assert head.status == 75, head.err
+    assert "node 1 failed first: it is lost" in head.err and "deepspeed failed" not in head.err, head.err

@@ -91,12 +91,13 @@ def assert_world(found: list[dict[str, Any]]) -> None:
     assert len({(seen["node"], seen["NODE_RANK"]) for seen in found}) == 2
 
 
-@pytest.mark.parametrize("engine", ["auto", "torchrun"])
+@pytest.mark.parametrize("engine", ["torchrun", "auto"])
 def test_a_fixed_job_on_two_nodes(cluster: Cluster, job: str, engine: str) -> None:
-    """Without a word about engines the launcher's own; torchrun's agents, asked for, give the same world."""
+    """torchrun's agents, asked for, give the same world as the launcher's own engine; the ranks have met."""
     ours = ("--nnodes", "2", "--engine", engine, "--master-addr", cluster.nodes[0].address)
     words = [(*ours, "--node-rank", str(node.index)) for node in cluster.nodes]
-    found, _ = run_job(cluster, words, job, LAUNCHER_PREFIX="0", **MPI)
+    found, errors = run_job(cluster, words, job, LAUNCHER_PREFIX="0", LAUNCHER_REQUIRE_MEETING="1", **MPI)
+    assert "never-met" not in "".join(errors)
     assert_world(found)
     assert {seen["MASTER_ADDR"] for seen in found} == {cluster.nodes[0].address}
     assert {seen["node"] for seen in found if seen["NODE_RANK"] == "0"} == {"node0"}

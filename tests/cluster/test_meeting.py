@@ -71,6 +71,7 @@ def test_ranks_that_a_platform_has_started_have_met(platform: str) -> None:
     assert (done.returncode, unmet(done)) == (0, []), done.stderr
 
 
+@pytest.mark.thorough  # tests/cluster/test_engines.py has a job of torchrun's that must meet
 @pytest.mark.parametrize("processes", [1, 2])
 def test_workers_that_train_together_have_met(processes: int) -> None:
     """Gloo under torchrun's agents, one or two per node."""

@@ -149,7 +149,7 @@ def test_the_example_takes_the_steps_it_would_have_taken(tmp_path: Path) -> None
 
 
 def test_sigterm_saves_the_checkpoint_of_every_process(tmp_path: Path) -> None:
-    """At one step: around Python, around bash, which dies of it, and as process 1, which loses no signal.
+    """At one step: around Python, and as process 1, which loses no signal, around bash, which dies of it.
 
     Each start goes on where the one before was stopped.
     """
@@ -157,7 +157,7 @@ def test_sigterm_saves_the_checkpoint_of_every_process(tmp_path: Path) -> None:
     plain = job.line(job.script())
     shell = job.line(["bash", "-c", f"{shlex.join(job.script())}; echo all done"])
     prefix = init_prefix()
-    for line in (plain, shell, [*prefix, *plain]):
+    for line in (plain, [*prefix, *shell]):
         job.log.write_text("")
         before = job.latest()
         with job.open(line) as process:

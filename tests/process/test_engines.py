@@ -289,6 +289,7 @@ def test_accelerate_starts_as_many_processes_as_the_launcher_would(
 
 
 @torch
+@pytest.mark.thorough  # tests/cluster/test_torch_family.py trains so
 def test_accelerate_on_two_nodes_is_one_job() -> None:
     """Told its index and where node 0 is: one launcher per node, and all four processes add up."""
     port = free_port()

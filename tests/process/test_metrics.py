@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -141,14 +142,37 @@ def test_slow_and_silent_ones_make_room(job: Served) -> None:
 
 def test_a_caller_keeps_its_place_while_another_one_floods(job: Served) -> None:
     """One address that holds all places yields them, however late the other one asks."""
+    job.read()  # the exporter has loaded all that it needs: a request has 5 s
     with socket.create_connection(("127.0.0.1", job.port), 30, ("127.0.0.2", 0)) as other:
-        wait_for(lambda: reads(job), "its connection is taken")
         silent = [job.open() for _ in range(40)]
         wait_for(lambda: is_closed(silent[8]), "the flood yields its own places")
         other.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         assert other.recv(4096).startswith(b"HTTP/1.0 200")
     for one in silent:
         one.close()
+
+
+def test_a_thread_that_cannot_be_started_keeps_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the kernel has no more threads, connections end; afterwards there is as much room as before."""
+    from launcher.control.exporter import REQUESTS_MAX, serve
+
+    listener, start, refused = socket.create_server(("127.0.0.1", 0)), threading.Thread.start, [True]
+
+    def start_or_fail(thread: threading.Thread) -> None:
+        if refused[0]:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    address = listener.getsockname()
+    threading.Thread(target=serve, args=(listener, "/nonexistent"), daemon=True).start()
+    monkeypatch.setattr(threading.Thread, "start", start_or_fail)
+    for _ in range(REQUESTS_MAX + 1):
+        with socket.create_connection(address, 30) as one:
+            assert one.recv(1) == b""
+    refused[0] = False
+    with socket.create_connection(address, 30) as one:
+        one.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        assert one.recv(4096).startswith(b"HTTP/1.0 200")
 
 
 def is_closed(connection: socket.socket) -> bool:

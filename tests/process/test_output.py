@@ -138,7 +138,10 @@ FLOOD = "import os\nblock = b'x' * 79 + b'\\n'\nblock *= 4096\nfor _ in range({c
 
 
 def test_a_gibibyte_of_output_needs_little_memory() -> None:
-    """1 GiB through a prefixed pipe: every byte arrives, the launcher stays below 25 MiB."""
+    """1 GiB through a prefixed pipe: every byte arrives, the launcher stays below 32 MiB.
+
+    25 MiB of that is the launcher as it starts; after some seconds it loads what watches a job.
+    """
     count = 2 * (1 << 30) // (80 * 4096) // 2
     command = (sys.executable, "-c", FLOOD.format(count=count // 2))
     with subprocess.Popen(
@@ -154,7 +157,7 @@ def test_a_gibibyte_of_output_needs_little_memory() -> None:
     # On a busy machine half a line that waits too long for its end is shown, and goes on in a line of its own
     parted, rest = divmod(total - 2 * (count // 2) * 4096 * (80 + len("[rank 0] ")), len("\n[rank 0] "))
     assert 0 <= parted < 100 and not rest
-    assert 0 < peak < 25 * 1024
+    assert 0 < peak < 32 * 1024
 
 
 def resident_kib(pid: int) -> int:

@@ -601,11 +601,11 @@ def test_exec_runs_a_program_and_returns_its_status(job: Asked) -> None:
     assert done.returncode == 0 and 20_000 < len(shown) < 48_000 and shown.startswith("123456789\n" * 2_000)
     left = int(done.stderr.removeprefix("launcher: node 0: ").split()[0])
     assert left == 1_000_010 - len(shown) + (not shown.endswith("9\n"))  # a cut line gets an end
-    # As a shell does; a node that is not asked outweighs a program that succeeds.
+    # As a shell does; a node without a result outweighs a program that succeeds.
     for nodes, program, status, says in (
         ("0", "/no/such", 127, "node 0: exit status 127: /no/such: No such file or directory"),
         ("0", "/etc", 126, "node 0: exit status 126: /etc: Permission denied"),
-        ("0,5", "true", 75, "node 5: not asked: the job has no such node"),
+        ("0,5", "true", 75, "node 5: no result: the job has no such node"),
     ):
         done = job.run("exec", nodes, "--", program)
         assert (done.returncode, done.stderr) == (status, f"launcher: {says}\n")

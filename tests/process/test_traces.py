@@ -168,16 +168,25 @@ def test_an_endpoint_that_refuses_is_said_once(tmp_path: Path, receiver: Receive
     assert done.returncode == 0 and "no traces" not in done.stderr, done.stderr
 
 
-def test_a_signal_ends_the_wait_for_an_endpoint_that_never_answers() -> None:
+def test_a_signal_ends_the_wait_for_an_endpoint_that_never_answers(tmp_path: Path) -> None:
     """The job is over; a platform or a person does not wait for its traces."""
+    events, called = tmp_path / "events", tmp_path / "called"
+    ranks = ("sh", "-c", 'until [ -e "$0" ]; do sleep 0.1; done', str(called))
     with socket.create_server(("127.0.0.1", 0)) as server:
-        variables = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{server.getsockname()[1]}"}
-        job = open_launcher(*TWO, "--", "sleep", "0.4", environ=variables)
-        server.accept()[0].recv(1)
+        server.settimeout(DEADLINE_S)
+        variables = {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{server.getsockname()[1]}",
+            "OTEL_BSP_SCHEDULE_DELAY": "100",
+        }
+        job = open_launcher(*TWO, "--events", str(events), "--", *ranks, environ=variables)
+        caller = server.accept()[0]
+        called.touch()
+        wait_for(lambda: '"event":"end"' in events.read_text(), "the job has ended")
         began = time.monotonic()
         job.send_signal(signal.SIGTERM)
         _, errors = job.communicate(timeout=60)
         assert time.monotonic() - began < 4
+    caller.close()
     assert job.returncode == 0 and "a signal came" in errors, errors
 
 
@@ -200,6 +209,7 @@ def test_an_endpoint_that_answers_without_end_takes_no_memory() -> None:
             "OTEL_BSP_SCHEDULE_DELAY": "100",
         }
         job = open_launcher(*TWO, "--", "sleep", "600", environ=variables)
+        server.settimeout(DEADLINE_S)
         caller = server.accept()[0]
         caller.sendall(b"HTTP/1.1 400 No\r\n\r\n")
         sent = 0
@@ -209,7 +219,9 @@ def test_an_endpoint_that_answers_without_end_takes_no_memory() -> None:
         except OSError:
             pass  # it has hung up
         assert sent < 2 * MEMORY_BYTES
-    assert job.stderr is not None and "no traces so far: " in job.stderr.readline()
+    assert job.stderr is not None and any(
+        "no traces so far: " in line for line in iter(job.stderr.readline, "")
+    )
     assert job.poll() is None
     job.terminate()
     job.communicate(timeout=DEADLINE_S)

@@ -261,6 +261,8 @@ def test_a_node_0_that_loses_all_nodes_that_serve_blames_itself(
     assert first is not None and first.node == blamed and job.is_in(Phase.BETWEEN)
     bad = {one.node for one in found if isinstance(one, Blame)}
     assert bad == (set() if blamed == 0 else {2} if third is None else {2, 3})
+    (over,) = (one for one in job.take(Tick(), 4000.0) if isinstance(one, EndJob))
+    assert over.first is not None and over.first.node == blamed, "that they do not come back blames no other"
 
 
 @pytest.mark.parametrize("silent_s", [14.0, 4.0])

@@ -14,6 +14,7 @@ import pytest
 import launcher
 from launcher.core.errors import UsageError
 from launcher.core.model import Plan
+from launcher.machine import files
 from launcher.machine.files import ACCESS_LIST
 from launcher.machine.host import Host
 from launcher.options.config import OF_ONE_JOB
@@ -296,6 +297,18 @@ def test_a_file_in_a_folder_that_others_can_write_is_not_used(tmp_path: Path) ->
         os.chown(folder, 65534, 0)
         (warned,) = read_options({}, {}, Host(), command).files.warnings
         assert warned.endswith("user 65534 owns its directory, neither root nor you")
+
+
+def test_what_another_user_can_have_put_there_is_not_even_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A link may lead root to a device, which opening it alone starts or rewinds."""
+    (tmp_path / NEAR).symlink_to("/dev/watchdog")
+    tmp_path.chmod(0o1777)
+    monkeypatch.setattr(files, "open_file", lambda *_, **__: pytest.fail("it was opened"))
+    options = read_options({}, {}, Host(), (str(tmp_path / "train.py"),))
+    said = f"{tmp_path / NEAR} is not used: all users can write its directory"
+    assert options.files.warnings == (said,)
 
 
 def test_what_an_access_list_lets_others_write_is_not_used(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -16,6 +17,7 @@ import pytest
 from launcher.core.errors import EnvironmentUntrusted, UsageError
 from launcher.core.redact import printable, redact
 from launcher.identity.hosts import read_hostfile
+from launcher.machine import names
 from launcher.machine.host import Host
 from launcher.machine.names import resolve_names
 from launcher.options.reading import read_options
@@ -222,6 +224,29 @@ def test_names_are_asked_for_at_once() -> None:
     assert "127.0.0.1" in found["localhost"] or "::1" in found["localhost"]
     assert sorted(found["10.0.0.4"]) == ["10.0.0.4"] and not found["no-such-host.invalid"]
     assert set(psutil.Process().children()) <= others
+
+
+def test_a_name_that_has_been_resolved_is_not_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second question would have no time limit, and a name server may answer the first one only."""
+    look_up = socket.getaddrinfo
+
+    def look_up_number(*words: Any, **more: Any) -> Any:
+        assert more["flags"] == socket.AI_NUMERICHOST, words
+        return look_up(*words, **more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up_number)
+    known = {"ours": {"127.0.0.1"}, "no-route": {"fe80::7", "127.0.0.2"}, "bad": {"x"}}
+    monkeypatch.setattr(Host, "look_up", lambda _, names: {one: known.get(one, set()) for one in names})
+    names = ("ours", "no-route", "bad", "unknown", "127.0.0.3")
+    assert list(map(Host().ask_source, names)) == ["127.0.0.1", "127.0.0.2", None, None, "127.0.0.3"]
+
+
+def test_of_too_many_addresses_none_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part of an address is one of another node: 10.0.0.1 of 10.0.0.12."""
+    all_of_them = frozenset(f"10.0.{high}.{low}" for high in range(3) for low in range(200))
+    monkeypatch.setattr(names, "ask_resolver", lambda name: all_of_them)
+    found = resolve_names(["a-service"], 20)["a-service"]
+    assert found < all_of_them and len(found) > 300
 
 
 LONG = 100_000

@@ -198,6 +198,21 @@ def test_words_of_an_agents_process_lose_their_first_line_too() -> None:
     assert found is not None and SECRET[5:].encode() not in found.stderr
 
 
+def test_words_of_an_agents_process_are_its_own_and_of_the_last_attempt() -> None:
+    """The lines of another rank, which has only lost this one, and of an attempt before are kept apart."""
+    lost = '[rank0]: Traceback (most recent call last):\n[rank0]:   File "t.py", line 1\n[rank0]: RuntimeError: lost\n'
+    said = "E] failed (exitcode: 9) local_rank: 1 (pid: {pid}) of binary: python\n"
+    end = (
+        "Root Cause (first observed failure):\n[0]:\n  time : t\n  host : h\n  rank : 1 (local_rank: 1)\n"
+        "  exitcode : 9 (pid: 8)\n  error_file: <N/A>\n"
+    )
+    text = f"{TRACEBACK}\n{said.format(pid=7)}{lost}stopping\n{said.format(pid=8)}{end}"
+    found = read_root_cause(ProcessExit(0, 0, 1, 1, 0, stderr=text.encode()))
+    assert found is not None and (found.rank, found.code, found.pid) == (1, 9, 8)
+    assert found.stderr.split() == [b"stopping"]
+    assert found.shared.decode().strip() == f"{lost}stopping"
+
+
 def test_what_is_shown_obeys_nothing_and_has_no_secret() -> None:
     """Colors, links, keys that span lines, half a secret at the edge of what is kept."""
     # Colours, cursor movements, titles, links: neither obeyed nor noise.

@@ -9,6 +9,7 @@ import time
 import pytest
 
 from launcher.machine.host import Host
+from launcher.observers import traffic
 from launcher.observers.movement import Movement, Reading, find_busy, has_traffic
 from launcher.observers.stall import StallDetector, describe_busy
 from launcher.observers.traffic import list_counters, read_connections, read_counters
@@ -71,6 +72,13 @@ def test_the_kernel_counts_the_bytes_of_a_connection() -> None:
                 if min(sizes) >= 100_000:
                     break
                 assert time.monotonic() < deadline, sizes
+
+
+def test_connections_of_others_take_a_limited_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another user may have a million of them, and the loop has signals to answer."""
+    monkeypatch.setattr(traffic, "LOOK_S", 0.0)
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()):
+        assert read_connections() is None
 
 
 def test_counters_of_infiniband_and_efa_ports(tmp_path: object) -> None:

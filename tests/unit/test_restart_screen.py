@@ -154,7 +154,7 @@ def test_the_next_run_adds_to_the_record(tmp_path: Path) -> None:
     assert [line["run"] for line in lines] == ["a", "b"] and not said
 
 
-@pytest.mark.parametrize("text", ["my results\n", '{"loss": 1}\n', "[1]\n", "\udcff"])
+@pytest.mark.parametrize("text", ["my results\n", '{"loss": 1}\n', "[1]\n", "\udcff", "[" * 6000])
 def test_a_file_that_is_no_record_is_left_alone(text: str, tmp_path: Path) -> None:
     path, said = tmp_path / "results", list[str]()
     path.write_bytes(text.encode("utf-8", "surrogateescape"))

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import pytest
@@ -18,7 +19,7 @@ from launcher.cli.status import render_launchers
 from launcher.cluster.messages import Ask, Passed, Reply
 from launcher.cluster.questions import PACES, ROUNDS_OF_ONE, STEP_S, Questions, Rounds
 from launcher.cluster.settings import Shape
-from launcher.control import client
+from launcher.control import client, responder
 from launcher.control.node import RANKS_MAX, limit_ranks
 from launcher.control.render import render_text as render_stacks
 from launcher.control.table import (
@@ -286,6 +287,10 @@ class FakeHub:
         """Return why a node is not there."""
         return self.gone.get(rank, "")
 
+    def is_gone(self, rank: int) -> bool:
+        """Whether it cannot answer any more."""
+        return rank in self.gone
+
     def is_there(self, rank: int) -> bool:
         """Whether it is."""
         return rank not in self.gone
@@ -346,11 +351,14 @@ def test_who_does_not_take_the_answers_holds_up_nobody_else() -> None:
 
 
 def test_the_silent_and_the_missing_are_named() -> None:
-    """One after its time, the other at once."""
-    hub = FakeHub(3)
+    """One after its time, the others at once: one that was asked before it was lost, too."""
+    hub = FakeHub(4)
     hub.gone[1] = "it has not joined yet"
     hub.ask(0, 1)
     assert [passed for _, passed in hub.take(Passed)] == [Passed(1, 1, why="it has not joined yet")]
+    hub.gone[3] = "it is lost"
+    hub.fire()
+    assert [passed for _, passed in hub.take(Passed)] == [Passed(1, 3, why="it is lost")]
     hub.fire(PACES["status"].wait_s + 1)
     answers = [passed for _, passed in hub.take(Passed)]
     assert [passed.why for passed in answers] == ["no answer within 5 s"] * 2 + [""]
@@ -537,6 +545,51 @@ def test_a_program_runs_with_a_token_or_at_its_own_user() -> None:
     assert (told, taken) == ([Ask(1, "exec", argv=("true",), limit_s=1.0, nodes=(0, 1))], [])
     hear(Ask(7, "exec", argv=("true",), limit_s=1.0))
     assert told[1:] == [Reply(7, {"status": 0})]
+
+
+class Reading:
+    """A node whose status takes a while to read, and what it takes: searches, and readings."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, took_s: float, slow_below: float | None) -> None:
+        self.now, self.readings, self.took_s = 100.0, 0, took_s
+        self.searches: list[Callable[[object], None]] = []
+        self.answers: list[Message] = []
+        monkeypatch.setattr(responder, "time", SimpleNamespace(monotonic=lambda: self.now))
+        monkeypatch.setattr(responder, "ask_progress", lambda _, take: self.searches.append(take))
+        runtime: Any = SimpleNamespace(watch=SimpleNamespace(slow_below=slow_below))
+        alone: Any = SimpleNamespace(find_questions=lambda: None)
+        self.responder = responder.Responder(runtime, alone, self.read)
+
+    def read(self, numbers: object) -> Message:
+        """Read."""
+        self.now += self.took_s
+        self.readings += 1
+        return {}
+
+    def ask(self, after_s: float = 0.0) -> int:
+        """Ask; return how often the node was read until then."""
+        self.now += after_s
+        self.responder.answer("status", {}, self.answers.append)
+        return self.readings
+
+
+def test_whoever_asks_all_the_time_costs_a_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stranger can have the server of metrics ask; a node with many processes takes long to read."""
+    node = Reading(monkeypatch, 0.01, None)
+    assert [node.ask(), node.ask(0.19), node.ask(0.02)] == [1, 1, 2]
+    node = Reading(monkeypatch, 0.5, None)
+    assert [node.ask(), node.ask(1.9), node.ask(0.2)] == [1, 1, 2]
+    assert len(node.answers) == 3
+
+
+def test_all_who_ask_during_a_search_get_its_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search is a process (``--slow-below``): one at a time."""
+    node = Reading(monkeypatch, 0.01, 300.0)
+    assert [node.ask() for _ in range(9)] == [0] * 9 and len(node.searches) == 1
+    node.searches.pop()(())
+    assert (node.readings, len(node.answers)) == (1, 9)
+    node.ask(0.3)
+    assert len(node.searches) == 1
 
 
 class Verbose:

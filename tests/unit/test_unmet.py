@@ -43,16 +43,34 @@ class Clock:
         return set().union(*(self.sockets.get(pid, set()) for pid in pids))
 
 
+def two_ranks() -> list[Any]:
+    """Return two processes that run."""
+    child = SimpleNamespace(companion=False, environ={})
+    return [
+        SimpleNamespace(pid=pid, code=None, ended_ns=0, child=SimpleNamespace(**vars(child), rank=rank))
+        for rank, pid in enumerate((os.getpid(), os.getppid()))
+    ]
+
+
+def test_ranks_that_ran_too_short_to_be_seen_are_excused_but_not_connected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The time of their connection would count as the beginning of the work."""
+    clock, ranks = Clock(monkeypatch), two_ranks()
+    watch = MeetingWatch(Contact(300.0), ranks, lambda text, _: None, lambda: False, 0.0)
+    for one in ranks:
+        one.code, one.ended_ns = 1, int(1e9)
+    clock.now = 1.1
+    watch.fire(clock.now)
+    assert watch.has_met and watch.together_at is None
+    assert watch.end() is None
+
+
 def test_a_connection_to_another_node_that_is_made_between_two_readings_is_no_lone_job(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The ranks' sockets are all there, but the one to the other node is not connected yet."""
-    clock = Clock(monkeypatch)
-    child = SimpleNamespace(companion=False, environ={})
-    ranks = [
-        SimpleNamespace(pid=pid, code=None, ended_ns=0, child=SimpleNamespace(**vars(child), rank=rank))
-        for rank, pid in enumerate((os.getpid(), os.getppid()))
-    ]
+    clock, ranks = Clock(monkeypatch), two_ranks()
     said: list[str] = []
     watch = MeetingWatch(
         Contact(300.0, spans_nodes=True), ranks, lambda text, _: said.append(text), lambda: False, 0.0,  # type: ignore[arg-type]

@@ -90,3 +90,10 @@ def test_the_search_for_who_holds_the_port_ends(tmp_path: Path, monkeypatch: pyt
     host = Machine(tmp_path, {f"proc/7/fd/{number}": "" for number in range(9)})
     assert port_checks.find_holder(host, frozenset({"5"})) is None
     assert read == ["/proc/7/fd/0"]
+
+
+def test_the_name_of_who_holds_the_port_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another user's process may have any name, and root sees that it holds the port."""
+    monkeypatch.setattr(Host, "read_link", lambda host, path: "socket:[5]")
+    host = Machine(tmp_path, {"proc/7/fd/3": "", "proc/7/comm": "\x1b[31mX\nlaunch:\n"})
+    assert port_checks.find_holder(host, frozenset({"5"})) == ("7", "\\x1b[31mX\\nlaunch:")
