@@ -37,17 +37,17 @@ if TYPE_CHECKING:
 FAILED_MAX = 1000
 """Number of failed attempts that are remembered."""
 VETOES = {
-    PREEMPTED: "a node is taken back",
+    PREEMPTED: "a node is being reclaimed",
     REFUSED: "a node could not start its processes",
     CUT_OFF: between.ALONE,
 }
 """Kinds of events after which the nodes cannot start together again, and why."""
-TAKEN_BACK = "the platform takes this node back"
+TAKEN_BACK = "the platform is reclaiming this node"
 SURVIVES = "a process of this attempt survives SIGKILL, and two attempts must not run at once"
 
 
 def fail(turn: Turn, event: Failed) -> None:
-    """Stop all nodes. A failure that only follows from another one waits for that for 2 seconds."""
+    """Stop all nodes. After a failure that is only a consequence, first wait 2 seconds for its cause."""
     node = turn.find(event.node)
     if event.attempt == turn.attempt.number and node is not None and node.rank is not None:
         take(turn, event.event, event.left_ms)
@@ -69,7 +69,7 @@ def take(turn: Turn, event: Event, left_ms: int | None = None) -> None:
 
 
 def begin_stop(turn: Turn, why: str, by: int, number: int | None = None, left_ms: int | None = None) -> None:
-    """Stop all nodes: the others would wait for ever for what has ended. Some users want them to go on."""
+    """Stop all nodes: the others would wait forever for what has ended. Some users want them to go on."""
     attempt, job = turn.attempt, turn.state.job
     if job.keep_going:
         turn.change_attempt(held=None)
@@ -159,7 +159,7 @@ def take_back_in(turn: Turn, index: int) -> None:
 
 
 def give_up(turn: Turn, event: Unable) -> None:
-    """End the job, because this attempt could not start; as the last one has ended."""
+    """End the job, because this attempt could not start, with the result of the last attempt."""
     turn.finish(replace(turn.attempt.after or EndJob(EXIT_NOT_READY), decision=Decision(False, event.why)))
 
 
@@ -324,7 +324,7 @@ def find_veto(turn: Turn, over: EndJob) -> str:
     """Return why no attempt can follow, whatever the user allows; empty for no reason."""
     kinds = {event.kind for event in turn.attempt.events}
     if turn.state.is_told:
-        return between.TOLD if turn.state.job.node_count == 1 else "the job was told to end"
+        return between.TOLD if turn.state.job.node_count == 1 else "the job received a signal to stop"
     if PREEMPTED in kinds:  # also if something else has failed before
         return VETOES[PREEMPTED] if turn.state.job.node_count > 1 else TAKEN_BACK
     if GAVE_UP in kinds and have_left(turn):

@@ -71,7 +71,7 @@ def step(state: State, event: events.JobEvent, now: float) -> tuple[State, tuple
 
 
 def close(turn: Turn, event: events.Disconnected) -> None:
-    """Wait until the node calls again, or is lost."""
+    """Wait until the node connects again, or is lost."""
     node = turn.find(event.node)
     if node is not None and node.link is not Link.ENDED:
         heard, since, exited = event.heard, max(turn.now, event.heard), event.has_exited
@@ -80,7 +80,7 @@ def close(turn: Turn, event: events.Disconnected) -> None:
 
 
 def close_gathering(turn: Turn, event: events.Disconnected) -> None:
-    """Forget the node: it or its successor will join again. A spare one is waited for."""
+    """Forget the node: it or its successor will join again. Wait for a spare node to come back."""
     node = turn.find(event.node)
     if node is not None and node.rank is None:
         close(turn, event)
@@ -94,7 +94,7 @@ def kill(turn: Turn, event: events.Killed) -> None:
 
 
 def kill_gathering(turn: Turn, event: events.Killed) -> None:
-    """Forget the node: its successor will join. A spare one is lost as in every phase."""
+    """Forget the node: its successor will join. A spare node is lost, as in every other phase."""
     node = turn.find(event.node)
     if node is not None and node.rank is not None:
         gathering.forget(turn, event.node, between.KILLED)
@@ -118,7 +118,7 @@ def hear(turn: Turn, event: events.Heard) -> None:
 
 
 def leave(turn: Turn, event: events.Left) -> None:
-    """Note that the node knows how the job ended. Forget it if it was a spare one before that."""
+    """Note that the node knows how the job ended. Forget a spare node that left before the end."""
     node = turn.find(event.node)
     if node is None:
         return

@@ -99,7 +99,7 @@ def settle_rendezvous(
         return plan
     holder = describe_holder(host, port)
     if is_typed(claim):
-        fix = f"leave out {claim.origin}: one node takes a port that is free"
+        fix = f"leave out {claim.origin}: a single node uses any free port"
         if plan.allocation.scope is Scope.PROCESS:
             fix = OTHERS.format(flag="--master-port")
         raise NotReady(port_taken(port, "this node", f"the rendezvous ({claim.origin})", holder, fix))

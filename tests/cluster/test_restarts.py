@@ -1101,7 +1101,7 @@ def test_a_preemption_after_another_failure_ends_the_job() -> None:
         node_2.hear("stop")
         fail(hub, node_1, node_2)
         over = node_1.hear("over")
-        assert (over["status"], over["why"]) == (75, "no restart: a node is taken back")
+        assert (over["status"], over["why"]) == (75, "no restart: a node is being reclaimed")
         assert not hub.faults
 
 

@@ -164,7 +164,7 @@ def test_launchers_of_another_size_are_told_so() -> None:
     with first(count=3, timeout_s=1.5) as (port, told):
         came = str(attend(port, 1, count=2, timeout_s=1.0))
         assert came == told.result()
-        assert came.startswith("the nodes cannot work together, they differ in: number of nodes")
+        assert came.startswith("the nodes cannot work together, because they differ in: number of nodes")
 
 
 @pytest.mark.slow

@@ -82,7 +82,7 @@ def _open_own(path):
     found = os.fstat(fd)
     if found.st_mode & _TYPE != _REGULAR or found.st_uid not in own or found.st_nlink != 1:
         os.close(fd)
-        raise OSError("no regular file of ours")
+        raise OSError("not a regular file of this user")
     return fd
 
 
