@@ -1,6 +1,6 @@
 """The launcher's view of the template: the process that imports modules once, and forks the ranks.
 
-What it does, and what it checks before it forks, is in `launcher.guest.template`. It is started while the
+What it does, and what it checks before it forks, is in `launcher.inprocess.template`. It is started while the
 launcher still waits for other nodes. If it cannot be used, one line says why, and the ranks start as ever.
 
 A request is JSON in a memory file, whose descriptor is sent over a socket with those that the ranks get. An
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     Ready = tuple[Child, Streams]
 
 TEMPLATE = "LAUNCHER_TEMPLATE"
-"""Variable that makes a Python of the job a template, see `launcher.guest.site.sitecustomize`."""
+"""Variable that makes a Python of the job a template, see `launcher.inprocess.site.sitecustomize`."""
 NAME = "template"
 INDEX = -1
 """Its number among the processes whose output is forwarded."""

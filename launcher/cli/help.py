@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from launcher.cli.stdout import write
 from launcher.core.blocks import read_rows
 from launcher.core.frozen import frozen
+from launcher.core.stdout import write
 
 
 @frozen

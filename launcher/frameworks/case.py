@@ -8,7 +8,7 @@ from launcher.core.environ import PORT_LIMIT
 from launcher.core.frozen import frozen
 from launcher.core.model import Binding, Scope, Setting
 from launcher.frameworks.script import Script
-from launcher.guest.marker import LAUNCHED, is_worker
+from launcher.inprocess.marker import LAUNCHED, is_worker
 from launcher.machine.pythons import own_python
 
 TYPE_CHECKING = False

@@ -17,7 +17,7 @@ from launcher.core.frozen import frozen
 from launcher.core.model import Binding, Core, Gpu, Layout
 from launcher.core.mpi import STARTED_BY_MPI
 from launcher.core.ranks import render_cpu_list
-from launcher.guest.marker import is_worker
+from launcher.inprocess.marker import is_worker
 from launcher.machine.gpus import VISIBLE, name_visible_gpus
 
 TYPE_CHECKING = False

@@ -72,7 +72,7 @@ def note_job(parts: Parts, ledger: Ledger) -> Iterator[str]:
     if disabled.lower() in ("1", "true"):
         yield f"{DISABLE}={disabled!r}: launcher run runs the command unchanged, and does none of this"
     if case.environ.get(HOOKED):
-        from launcher.guest.marker import describe_marker
+        from launcher.inprocess.marker import describe_marker
 
         yield from describe_marker(case.environ)
     yield from _note_pipeline(case)

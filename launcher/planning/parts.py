@@ -14,8 +14,8 @@ from launcher.engines.choice import Choice, plan_engine, refuse_framework
 from launcher.frameworks import horovod, table
 from launcher.frameworks.case import Beside, Case
 from launcher.frameworks.horovod import GLOO
-from launcher.guest.marker import TOKEN
 from launcher.identity.rendezvous import plan_control_ports
+from launcher.inprocess.marker import TOKEN
 from launcher.sources.launched import MARKER
 
 TYPE_CHECKING = False

@@ -15,8 +15,8 @@ import time
 from launcher.core.errors import NotReady, Problem, make_problem
 from launcher.core.log import say
 from launcher.core.model import PROCESS, TORCHRUN, Fact, Scope
-from launcher.guest.marker import LAUNCHED, is_worker
 from launcher.identity.ledger import is_typed
+from launcher.inprocess.marker import LAUNCHED, is_worker
 from launcher.machine.ports import is_taken
 
 TYPE_CHECKING = False

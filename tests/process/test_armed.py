@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.guest import site
+from launcher.inprocess import site
 from tests.mpis import find_mpi
 from tests.process.looking import wait_for
 from tests.process.starting import ROOT, clean_environ, launch, open_launcher

@@ -27,7 +27,7 @@ def read_layers() -> dict[str, int]:
 
 
 def name_module(path: Path) -> str:
-    """Return the path of a module: ``guest/marker``; of a package's own, ``hook``."""
+    """Return the path of a module: ``inprocess/marker``; of a package's own, ``hook``."""
     name = path.relative_to(PACKAGE).with_suffix("").as_posix()
     return name.removesuffix("__init__").rstrip("/")
 

@@ -29,7 +29,7 @@ process 1 only.) It is not the last one, which Valgrind uses. It is a number so 
 armed need not ``import signal``.
 """
 TEMPLATE = "LAUNCHER_TEMPLATE"
-"""Variable of a process that is to become all ranks by forks, see `launcher.guest.template`."""
+"""Variable of a process that is to become all ranks by forks, see `launcher.inprocess.template`."""
 _TYPE, _REGULAR, _OTHERS_WRITE = 0o170000, 0o100000, 0o002
 
 
@@ -100,7 +100,7 @@ def _is_free():
 
 def _become_template(here, job):
     # type: (str, str) -> None
-    """Become a template, see `launcher.guest.template`; return in each rank that is forked."""
+    """Become a template, see `launcher.inprocess.template`; return in each rank that is forked."""
     from _frozen_importlib_external import SourceFileLoader
 
     path = os.path.join(os.path.dirname(here), "template.py")
