@@ -49,13 +49,13 @@ class ConfigReader:
             data = host.read_guarded(path, LIMIT_BYTES, of_system=not named)
         except OSError as error:
             if named:
-                self._refuse("named-defaults", path=path, why=error.strerror)
+                self._reject("named-defaults", path=path, why=error.strerror)
             elif not isinstance(error, FileNotFoundError):
                 self.warnings.append(f"{path} is not used: {error.strerror}")
             return
         if len(data) > LIMIT_BYTES:
-            row = "named-defaults" if named else "found-defaults"
-            self._refuse(row, path=path, why=f"it is longer than {LIMIT_BYTES >> 10} KiB")
+            why = f"it is longer than {LIMIT_BYTES >> 10} KiB"
+            self._reject("named-defaults" if named else "found-defaults", path=path, why=why)
             return
         taken: dict[str, str] = {}
         text = data.decode("utf-8", "surrogateescape").removeprefix(BOM)
@@ -65,15 +65,15 @@ class ConfigReader:
                 what = f"{shorten(name)!r} is not the name of a flag and is not used"
                 self.warnings.append(f"{place}: {what} ({self._mend(name)})")
             elif taken.setdefault(flag.dest, place) != place:
-                self._refuse("default-twice", place=place, name=name, other=taken[flag.dest])
+                self._reject("default-twice", place=place, name=name, other=taken[flag.dest])
             elif flag.is_of_one_job:
-                self._refuse(
+                self._reject(
                     "default-of-one-job", place=place, name=name, flag=flag.name, variable=flag.variable
                 )
             else:
                 self._take(flag, value, place, f"{place}: {name} = {shorten(value)}")
 
-    def _refuse(self, row: str, **values: object) -> None:
+    def _reject(self, row: str, **values: object) -> None:
         """Record the problem of a row of ``errors.txt``."""
         self.problems.append(make_problem(row, **values))
 
@@ -87,7 +87,7 @@ class ConfigReader:
             name, equals, value = (part.strip() for part in words.partition("="))
             value = _unquote(value)
             if not equals or not name or not value:
-                self._refuse("default-shape", place=place, line=shorten(words))
+                self._reject("default-shape", place=place, line=shorten(words))
             else:
                 yield place, name, value
 
@@ -96,7 +96,7 @@ class ConfigReader:
         try:
             value = flag.read(text)
         except Malformed as error:
-            self._refuse("malformed-flag", where=place, origin=origin, expected=error, name=place)
+            self._reject("malformed-flag", where=place, origin=origin, expected=error, name=place)
             return
         if flag.dest in self.given:
             self.notes.append(f"{origin} is not used: {self.given[flag.dest].origin}")
