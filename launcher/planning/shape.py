@@ -194,6 +194,8 @@ def _count_processes(ledger: Ledger, request: Request, allocation: Allocation) -
     claim = ledger.findings[Fact.PROCESSES_PER_NODE].claim
     count, origin = (claim.value, claim.origin) if own is None else (own, str(request.starter))
     if not isinstance(count, int) or count > PROCESS_LIMIT:
-        row = "too-many-processes" if own is None else "too-many-typed"
-        raise make_error(row, origin=origin, count=count, limit=PROCESS_LIMIT)
+        raise make_error(
+            "too-many-processes" if own is None else "too-many-typed",
+            origin=origin, count=count, limit=PROCESS_LIMIT,
+        )  # fmt: skip
     return count

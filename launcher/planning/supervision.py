@@ -97,8 +97,9 @@ def find_unseen(parts: Parts) -> str:
     if blind and world and case.options.switch("require_meeting"):
         asked = case.options.origins("require_meeting")[0]
         leave = f"leave out {asked}" if asked.startswith("-") else f"unset {asked.partition('=')[0]}"
-        row = "cannot-look" if agent is None else "agent-cannot-look"
-        raise make_error(row, asked=asked, blind=blind, leave=leave)
+        raise make_error(
+            "cannot-look" if agent is None else "agent-cannot-look", asked=asked, blind=blind, leave=leave
+        )
     return blind or ("" if world and case.topology.places else "the processes of this node are not known")
 
 
