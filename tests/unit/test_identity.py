@@ -875,6 +875,13 @@ def test_node_rank_beside_torchruns_names_is_about_what_started_torchrun(left: s
     assert seen(f"{WORKER} {left} NODE_RANK=0 {MASTER}", "RANK", "NODE_RANK") == ["4", node]
 
 
+def test_a_group_that_cannot_be_the_ranks_is_refused() -> None:
+    """Node 0's GROUP_RANK in the processes of all nodes, beside a platform's own variables."""
+    message = refused(f"{WORKER} GROUP_RANK=0 NODE_RANK=1 {MASTER}")
+    assert "[contradiction] GROUP_RANK='0' but RANK='4' with LOCAL_RANK='1'" in message, message
+    assert "[contradiction]" in refused(f"RANK=1 WORLD_SIZE=6 LOCAL_RANK=1 GROUP_RANK=1 {MASTER}")
+
+
 def test_a_worker_of_torchrun_beside_an_mpirun_of_several_processes_has_its_group_as_node() -> None:
     """What an mpirun around it started several times is no torchrun of the whole node."""
     sizes = "RANK=7 WORLD_SIZE=10 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 GROUP_RANK=3 GROUP_WORLD_SIZE=5"
