@@ -15,10 +15,10 @@ import os
 import time
 
 from launcher.agent.collector import Collector
-from launcher.agent.forwarder import GroupTarget, SignalForwarder
 from launcher.agent.observers import Observers
 from launcher.agent.outcomes import Outcomes
 from launcher.agent.runtime import Runtime
+from launcher.agent.signals import GroupTarget, SignalForwarder
 from launcher.core.frozen import frozen, replace
 from launcher.core.signal import signal
 from launcher.job.exits import SETTLE_S, Action, Exit, NodeProcesses, counts, decide, may_follow
@@ -26,7 +26,7 @@ from launcher.process.execute import CPU_LIMIT, find_program
 from launcher.process.group import ProcessGroup
 from launcher.process.kernel import read_signals
 from launcher.process.loop import Later
-from launcher.process.signals import SI_KERNEL, send
+from launcher.process.signal_file import SI_KERNEL, send
 from launcher.process.watchdog import MARK, mark_of
 
 TYPE_CHECKING = False

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Protocol
 
-    from launcher.agent.forwarder import Target
     from launcher.agent.runtime import Runtime
+    from launcher.agent.signals import Target
     from launcher.core.errors import LauncherError
     from launcher.failure.model import Verdict
     from launcher.failure.reason import Reason

@@ -238,7 +238,7 @@ class Outcomes:
 
     def describe(self, outcome: Outcome) -> FailedAttempt:
         """Return this node's failed attempt for the policy and the record."""
-        from launcher.recovery.nodes import read_machine
+        from launcher.recovery.bad_nodes import read_machine
         from launcher.recovery.policy import describe_attempt
 
         runtime, own = self._runtime, self._runtime.place.node_rank or 0
@@ -258,7 +258,7 @@ class Outcomes:
         if not faults:
             return None
         from launcher.machine.host import Host
-        from launcher.recovery.nodes import GPU_FAULT, read_machine
+        from launcher.recovery.bad_nodes import GPU_FAULT, read_machine
 
         host, node = Host().hostname(), runtime.place.node_rank or 0
         if not any((one.cause, one.host) == (GPU_FAULT, host) for one in self.history.failed):

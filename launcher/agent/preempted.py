@@ -12,7 +12,7 @@ from launcher.core.signal import signal
 from launcher.machine.host import Host
 from launcher.output.folder import DEADLINE_NAME
 from launcher.preemption.events import ANNOUNCED, MARGIN_S, STATUS_WORDS, WITHDRAWN
-from launcher.process.signals import name_signal
+from launcher.process.signal_file import name_signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from launcher.failure.verdict import make_verdict
 from launcher.machine.host import Host
 from launcher.machine.ports import is_reserved
 from launcher.machine.xids import Xid
-from launcher.process.signals import name_signal
+from launcher.process.signal_file import name_signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

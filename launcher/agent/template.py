@@ -22,7 +22,7 @@ from launcher.core.signal import signal
 from launcher.output.folder import FILES, PYTHONPATH, put_first
 from launcher.planning.preload import describe_times
 from launcher.process.kernel import become_subreaper
-from launcher.process.signals import ENDING_IDLE
+from launcher.process.signal_file import ENDING_IDLE
 from launcher.process.spawn import Child, ExecErrors, Inherited, Streams, change_environ, start
 
 TYPE_CHECKING = False
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from launcher.output.router import OutputRouter
     from launcher.process.helper import Helpers, Served
     from launcher.process.loop import Loop
-    from launcher.process.signals import SignalFile
+    from launcher.process.signal_file import SignalFile
 
     Ready = tuple[Child, Streams]
 

@@ -34,7 +34,7 @@ def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         environ: The environment that the launcher was started with.
     """
     if os.getpid() == 1:
-        from launcher.process.signals import hold
+        from launcher.process.signal_file import hold
 
         hold()
     typed, command, dry_run = read_words(argv, environ)

@@ -35,7 +35,7 @@ from launcher.job.settings import BEAT_S, LATE_COMERS_S, LEAVE_S, SAY_EVERY_S
 from launcher.job.state_machine import StateMachine
 from launcher.preemption.events import ANNOUNCED, DUE, LATEST_S, WITHDRAWN
 from launcher.process.loop import Every
-from launcher.process.signals import ENDING_IDLE, ending_of, name_signal
+from launcher.process.signal_file import ENDING_IDLE, ending_of, name_signal
 from launcher.recovery.policy import Decision
 from launcher.remote.starter import tell_starter
 

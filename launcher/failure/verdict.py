@@ -19,7 +19,7 @@ from launcher.failure.reason import Reason
 from launcher.failure.stderr import LastOutput, read_words_of
 from launcher.failure.symptoms import make_cause
 from launcher.failure.text import presentable, read_pairs
-from launcher.process.signals import name_signal
+from launcher.process.signal_file import name_signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from launcher.mpi.protocol import FROM_NODE
 from launcher.mpi.ranks import KILL_WAIT_S, SETTLE_S, RanksTarget
 from launcher.mpi.reports import Reports, explains
 from launcher.preemption.events import DUE
-from launcher.process.signals import ending_of, name_signal
+from launcher.process.signal_file import ending_of, name_signal
 from launcher.process.spawn import Streams
 
 TYPE_CHECKING = False

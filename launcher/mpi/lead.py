@@ -31,7 +31,7 @@ from launcher.mpi.leftovers import end_job
 from launcher.mpi.local import LocalRanks
 from launcher.mpi.protocol import FROM_NODE, Variable
 from launcher.mpi.ranks import MpiNode
-from launcher.process.signals import name_signal
+from launcher.process.signal_file import name_signal
 from launcher.remote.hub import Hub
 from launcher.remote.protocol import FROM_NODE as OF_PROGRAMS
 from launcher.remote.protocol import UNSENT_LIMIT_BYTES
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from launcher.agent.agent import AgentParts
-    from launcher.agent.forwarder import Target
     from launcher.agent.runtime import Runtime
+    from launcher.agent.signals import Target
     from launcher.channel.connection import Connection
     from launcher.cluster.settings import Shape
     from launcher.core.errors import LauncherError

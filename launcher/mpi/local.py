@@ -23,7 +23,7 @@ from launcher.mpi import protocol
 from launcher.mpi.folder import SOCKET, cannot_have_ranks, make_folder, remove_folder
 from launcher.mpi.leftovers import LINGER_S, Daemons, Sweep, find_daemon, stop_daemon
 from launcher.process.loop import Later
-from launcher.process.signals import send
+from launcher.process.signal_file import send
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -42,7 +42,7 @@ from launcher.mpi.protocol import TO_RANK, Abandoned, Attached, Briefing, RankEn
 from launcher.process.kernel import FULL, open_signal_file, read_signals
 from launcher.process.loop import Later
 from launcher.process.refused import explain
-from launcher.process.signals import hold
+from launcher.process.signal_file import hold
 from launcher.process.spawn import cannot_start
 
 TYPE_CHECKING = False

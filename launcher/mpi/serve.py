@@ -26,7 +26,7 @@ from launcher.mpi.leftovers import end_job
 from launcher.mpi.local import LocalRanks
 from launcher.mpi.protocol import FROM_HEAD, FROM_NODE, Briefing
 from launcher.process.loop import Later
-from launcher.process.signals import ENDING_IDLE, name_signal
+from launcher.process.signal_file import ENDING_IDLE, name_signal
 from launcher.remote.programs import Programs
 from launcher.remote.protocol import FROM_NODE as TO_HEAD
 from launcher.remote.protocol import TO_NODE, UNSENT_LIMIT_BYTES

@@ -17,7 +17,7 @@ from launcher.output.folder import RunFolder
 from launcher.output.prefixes import NAMES, LineFormats
 from launcher.output.stdin import StandardInput
 from launcher.output.streams import Stream
-from launcher.process.signals import TYPED
+from launcher.process.signal_file import TYPED
 from launcher.process.spawn import Child, Streams
 
 TYPE_CHECKING = False

@@ -41,7 +41,7 @@ def execute(argv: Sequence[str], environ: Mapping[str, str], cpus: tuple[int, ..
     if cpus:
         keep_to(cpus)
     if os.getpid() == 1:
-        from launcher.process.signals import release
+        from launcher.process.signal_file import release
 
         release()
     try:

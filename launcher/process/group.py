@@ -11,7 +11,7 @@ from launcher.machine.process import describe_some, find_children, find_descenda
 from launcher.process.execute import refusal
 from launcher.process.helper import Helpers
 from launcher.process.kernel import FULL, become_subreaper, collect, has_children
-from launcher.process.signals import OF_TERMINAL
+from launcher.process.signal_file import OF_TERMINAL
 from launcher.process.spawn import (
     ExecErrors,
     Inherited,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from launcher.core.log import Say
     from launcher.process.loop import Loop
-    from launcher.process.signals import SignalFile
+    from launcher.process.signal_file import SignalFile
     from launcher.process.spawn import Child, Streams
 
     class Forker(Protocol):

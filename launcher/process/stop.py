@@ -24,7 +24,7 @@ from launcher.machine.process import (
     read_command,
     read_stat,
 )
-from launcher.process.signals import send
+from launcher.process.signal_file import send
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

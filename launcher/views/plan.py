@@ -22,7 +22,7 @@ from launcher.engines.mpirun import FOLDER, JOB
 from launcher.options.flags import PREFIX
 from launcher.output.tables import Paper, find_paper, lay_out
 from launcher.planning.preload import describe
-from launcher.process.signals import name_signal
+from launcher.process.signal_file import name_signal
 from launcher.views.plan_json import describe_setting
 
 Row = tuple[str, str, str]

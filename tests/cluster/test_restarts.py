@@ -30,7 +30,7 @@ from launcher.job import controller
 from launcher.job.commands import News
 from launcher.job.events import Left, Ready, Received
 from launcher.process.loop import Loop
-from launcher.process.signals import name_signal
+from launcher.process.signal_file import name_signal
 from launcher.process.watchdog import NAME as WATCHDOG
 from launcher.recovery.history import History
 from launcher.rehearse.cluster import Cluster

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.agent.forwarder import reads_keys
+from launcher.agent.signals import reads_keys
 from tests.process.looking import pending, read_pid, wait_for
 from tests.process.starting import clean_environ
 
