@@ -12,7 +12,6 @@ from launcher.failure.arbiter import (
     PREEMPTED,
     RANK,
     REFUSED,
-    SILENT_NS,
     STARTER,
     Event,
     find_also,
@@ -113,40 +112,6 @@ def note_late_exit(turn: Turn, event: Exited) -> None:
     node = turn.find(event.node)
     if node is not None and event.attempt == turn.attempt.number == node.part and node.ended is None:
         turn.put(event.node, replace(node, ended=event.status, is_held=event.is_held))
-
-
-def lose(turn: Turn, index: int, since: float, *, is_replaced: bool = False) -> None:
-    """Take the loss of a node as a failure; its processes may still run.
-
-    Args:
-        turn: The step.
-        index: Index of the node.
-        since: Since when it could not be heard.
-        is_replaced: Whether a new launcher has called in its place.
-    """
-    node, job = turn.find(index), turn.state.job
-    if node is None or node.is_lost or node.ended is not None:
-        return
-    has_ended = node.has_exited or node.link is Link.ENDED
-    quiet = NEVER if has_ended else node.find_quiet(turn.now)
-    turn.put(index, replace(node, is_lost=True, quiet=quiet))
-    turn.change_attempt(open=turn.attempt.open - 1)
-    within_ns = SILENT_NS if node.link is Link.SILENT else 0
-    is_known = job.serves or node.link is Link.ENDED
-    after = "" if is_known else f", no contact for {job.lost_after_s:g} s"
-    if is_replaced:
-        after = f", and a new launcher has called as {job.member} {node.rank}"
-    how, other = between.describe_silence(node), between.suspect_own(turn, node)
-    what = f"{turn.name(index)} is lost: {how}{after}{other}"
-    take(turn, between.make_lost(index, what, since, within_ns))
-
-
-def lose_all(turn: Turn, since: float) -> None:
-    """Handle the simultaneous loss of all other nodes: node 0 is cut off, or was paused."""
-    take(turn, between.make_cut_off(turn, since))
-    for index, node in list(turn.held()):
-        if index:
-            lose(turn, index, node.heard)
 
 
 def take_back_in(turn: Turn, index: int) -> None:

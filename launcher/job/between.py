@@ -13,7 +13,7 @@ from __future__ import annotations
 from launcher.core.errors import EXIT_NOT_READY
 from launcher.core.frozen import replace
 from launcher.core.signal import signal
-from launcher.failure.arbiter import CUT_OFF, GAVE_UP, LOST, NODE_LOST, PREEMPTED, Event, make_node_lost
+from launcher.failure.arbiter import CUT_OFF, GAVE_UP, LOST, PREEMPTED, Event, make_node_lost
 from launcher.job.commands import Blame, EndAttempt, EndJob, Print
 from launcher.job.settings import KILLED_S, LEASE_SLACK_S, QUIET_S, SPARES_S
 from launcher.job.state import Link, Node, Pause, Phase
@@ -209,19 +209,6 @@ def stop(turn: Turn, event: Received) -> None:
 def give_up(turn: Turn, event: Unable) -> None:
     """End the job, because the next attempt cannot start."""
     end(turn, event.why)
-
-
-def lose(turn: Turn, index: int) -> None:
-    """Drop a node that was lost, and wait for it or a spare one."""
-    node = turn.find(index)
-    if node is None:
-        return
-    how, number = describe_silence(node), turn.pause.again.attempt
-    other = suspect_own(turn, node)
-    turn.send(Print(f"{turn.name(index)} is lost before attempt {number}: {how}{other}", "node-lost"))
-    turn.send(Blame(index, turn.rank_of(index), NODE_LOST, how))
-    drop(turn, index)
-    fill(turn)
 
 
 def was_cut_off(turn: Turn, lost: Collection[int], since: Sequence[float]) -> bool:

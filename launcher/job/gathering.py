@@ -6,16 +6,18 @@ from launcher.core.errors import EXIT_NOT_READY, EXIT_UNTRUSTED, make_problem
 from launcher.core.frozen import replace
 from launcher.core.model import NODE
 from launcher.identity.topology import find_rank
-from launcher.job import between
-from launcher.job.attempt import lose, take_back_in
-from launcher.job.commands import Admit, EndJob, Print, Probe, Refusal, StartAttempt, To, TurnAway
+from launcher.job import between, lost_nodes
+from launcher.job.attempt import take_back_in
+from launcher.job.commands import Admit, EndJob, HangUp, Print, Probe, Refusal, StartAttempt, To, TurnAway
 from launcher.job.refusals import nodes_missing
 from launcher.job.settings import HURRY_S, LATE_COMERS_S, LEAVE_S
 from launcher.job.state import Link, Node, Phase
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from launcher.job.events import Joined, Probed, Ready, Received, Refused
+    from collections.abc import Sequence
+
+    from launcher.job.events import Disconnected, Joined, Killed, Probed, Ready, Received, Refused
     from launcher.job.turn import Turn
 
 NEW_JOB = "node 0 was started again, and begins a new job"
@@ -63,7 +65,7 @@ def join_running(turn: Turn, event: Joined) -> None:
     else:
         is_fit = event.refusal is None and state.job.restarts.most
         if is_fit and known is not None and known.link is Link.CLOSED:
-            lose(turn, event.node, known.since, is_replaced=True)
+            lost_nodes.lose(turn, event.node, known.since, is_replaced=True)
         turn.send(TurnAway(event.session))
 
 
@@ -229,3 +231,30 @@ def advance(turn: Turn) -> None:
     elif turn.now >= state.began + job.roll_call_s and not state.is_probing:
         turn.change(is_probing=True)
         turn.send(Probe())
+
+
+def close(turn: Turn, event: Disconnected) -> None:
+    """Forget the node: it or its successor will join again. Wait for a spare node to come back."""
+    node = turn.find(event.node)
+    if node is not None and node.rank is None:
+        lost_nodes.close(turn, event)
+    elif node is not None:
+        forget(turn, event.node, f"its connection has ended ({event.why})")
+
+
+def kill(turn: Turn, event: Killed) -> None:
+    """Forget the node: its successor will join. A spare node is lost, as in every other phase."""
+    node = turn.find(event.node)
+    if node is not None and node.rank is not None:
+        forget(turn, event.node, between.KILLED)
+    else:
+        lost_nodes.kill(turn, event)
+
+
+def forget_late(turn: Turn, late: Sequence[tuple[int, Node]]) -> None:
+    """Forget nodes that have left again; they or others can join in their places."""
+    for index, node in late:
+        how = between.describe_silence(node)
+        turn.send(Print(f"{turn.name(index)} has left again: {how}", "node-left"))
+        turn.send(HangUp(node.session))
+        forget(turn, index, how)
