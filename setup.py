@@ -1,7 +1,7 @@
 """What setup.cfg cannot say: the files that a build makes.
 
 The completions and the man page come from the program itself; ``launcher/commit.txt`` says which commit was
-built (launcher/cli/version.py).
+built (launcher/core/version.py).
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ from statistics import median
 from benchmarks.machine import describe_machine
 from benchmarks.startup import MPI
 from benchmarks.tables import cell, markdown, promise
-from launcher.guest.marker import HOOKED, render_marker
 from launcher.hook.line import PTH, render_line, render_pth
+from launcher.inprocess.marker import HOOKED, render_marker
 from launcher.output.folder import SITE
 
 PROMISE_MS = 0.3

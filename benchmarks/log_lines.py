@@ -20,7 +20,8 @@ from benchmarks.machine import describe_machine
 from benchmarks.tables import cell, markdown, promise
 from launcher.output.console import BACKLOG_LIMIT_BYTES, Console, Screen
 from launcher.output.formats import PlainLines
-from launcher.output.streams import Stream, make_prefix
+from launcher.output.prefixes import make_prefix
+from launcher.output.streams import Stream
 
 PROMISE_MIB_S = 500.0
 TOTAL_BYTES = 1 << 29

@@ -74,9 +74,9 @@ def plan(
 
 
 def arm(*, errors: bool = True) -> None:
-    """Prepare this process for stack dumps and failure reports: see `launcher.guest.arm`."""
+    """Prepare this process for stack dumps and failure reports: see `launcher.inprocess.arm`."""
     with Ours():
-        import_module("launcher.guest").arm(errors=errors)
+        import_module("launcher.inprocess").arm(errors=errors)
 
 
 def load() -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from launcher.cli.api import plan as plan
     from launcher.cli.api import setup as setup
     from launcher.core.version import __version__ as __version__
-    from launcher.guest import arm as arm
+    from launcher.inprocess import arm as arm
 
 __all__ = ["__version__", "arm", "plan", "setup"]
 
@@ -33,7 +33,7 @@ def __getattr__(name: str) -> object:
 
         return getattr(api, name)
     if name == "arm":
-        from launcher.guest import arm
+        from launcher.inprocess import arm
 
         return arm
     raise AttributeError(f"module 'launcher' has no attribute {name!r}")

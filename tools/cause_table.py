@@ -8,7 +8,7 @@ from launcher.core.redact import shorten
 from launcher.failure.model import ProcessExit
 from launcher.failure.stderr import read_root_cause, read_words_of
 from launcher.failure.symptoms import find_symptoms, read_signals, read_symptoms
-from launcher.process.signals import name_signal
+from launcher.process.signal_file import name_signal
 from tests.corpus.corpus import read_cases
 
 HEAD = ("code", "a message", "what to do", "retry")

@@ -87,17 +87,24 @@ MISTAKES = (
         ("master address", "--node-rank R"),
     ),
     Mistake(
-        "a flag behind the script",
+        "a flag after the script",
         ("waits.py", "--nproc-per-node", "2"),
         143,
         ("before the script",),
         sends=15,
     ),
-    Mistake("a misspelt flag", ("--nproc-per-nodes", "2", "train.py"), 64, ("--nproc-per-node",)),
+    Mistake("a misspelled flag", ("--nproc-per-nodes", "2", "train.py"), 64, ("--nproc-per-node",)),
     Mistake("Ctrl-C", (*TWO, "waits.py"), 130, ("stopped by Ctrl-C",), sends=2),
-    Mistake("SIGKILL, as for lack of memory", (*TWO, "killed.py"), 137, ("killed by SIGKILL", "rank 1 of 2")),
+    Mistake(
+        "SIGKILL, as when memory runs out", (*TWO, "killed.py"), 137, ("killed by SIGKILL", "rank 1 of 2")
+    ),
     Mistake("a progress bar", (*TWO, "bar.py"), 0, ()),
-    Mistake("--local_rank is wanted", (*TWO, "argument.py"), 2, ("local-rank-wanted", "--local-rank-arg")),
+    Mistake(
+        "a script that requires --local_rank",
+        (*TWO, "argument.py"),
+        2,
+        ("local-rank-wanted", "--local-rank-arg"),
+    ),
 )
 
 
@@ -166,7 +173,8 @@ def main() -> None:
 
 def _status(status: int | None, said: str) -> str:
     lines = len(said.splitlines())
-    return f"{f'no end in {LIMIT_S:g} s' if status is None else f'status {status}'}, {lines} lines"
+    end = f"still running after {LIMIT_S:g} s" if status is None else f"exit code {status}"
+    return f"{end}, {lines} lines"
 
 
 def _block(text: str, limit: int = 60) -> str:
@@ -183,7 +191,7 @@ What the launcher and torchrun print for twelve common mistakes.
 
     launcher run --nproc-per-node 2 trian.py
 
-Both were typed on one machine with 2 CPUs. The launcher's output is complete, torchrun's is shortened.
+The output of both is from one machine with 2 CPUs. The launcher's is complete, and torchrun's is shortened.
 `python tools/mistakes.py` makes this page, and `tests/process/test_mistakes.py` checks the launcher's part.
 """
 

@@ -68,7 +68,7 @@ ROWS = (
     ),
     Started("Azure ML on Kubernetes", ("azure_ml",), ("azureml_common_runtime_*", "azureml_kubernetes_*")),
     Started("Azure Batch ²", ("azure_batch",), ("azure_batch_*",), like=("azure-batch",)),
-    Started("Batch AI's names in Azure ML", ("batch_ai",), ("batch_ai_*",)),
+    Started("Azure ML, variables of Batch AI", ("batch_ai",), ("batch_ai_*",)),
     Started("Kubeflow's jobs ²", ("kubeflow", "torch_agent", "tensorflow"), ("kubeflow_*",)),
     Started("SageMaker", ("sagemaker",), ("sagemaker_*",)),
     Started("SkyPilot", ("skypilot",), ("skypilot_*",)),
@@ -88,9 +88,11 @@ ROWS = (
     Started("LSF (`blaunch`, `jsrun`)", ("lsf",), ("lsf_*",)),
     Started("MVAPICH2 (`mpirun_rsh`) ¹", ("mvapich",), ("mvapich_*",)),
     Started("PBS with PALS (`mpiexec`) ¹", ("pals",), ("pals_*", "pbs_*")),
-    Started("another launcher of ours", ("launched",), ("launcher_inside_launcher*",), "process/test_run.py"),
-    Started("a person: flags, `LAUNCHER_*`", (), ("flags_*",), "cluster/test_peers.py", ("plain",)),
-    Started("nothing: one machine", (), ("plain_*",), "process/test_output.py"),
+    Started(
+        "this launcher, inside a job", ("launched",), ("launcher_inside_launcher*",), "process/test_run.py"
+    ),
+    Started("you, with flags or `LAUNCHER_*`", (), ("flags_*",), "cluster/test_peers.py", ("plain",)),
+    Started("you, on one machine", (), ("plain_*",), "process/test_output.py"),
 )
 OF_NO_PLATFORM = (
     "refused_*",

@@ -48,7 +48,7 @@ def make_tables() -> dict[str, dict[str, str]]:
             "platforms": _table(platform_table.HEAD, tuple(platform_table.rows("../tests")))
         },
         "docs/flags.md": flags | {name: render_command(name) for name in COMMANDS},
-        "docs/architecture.md": {"job": _table(job_table.HEAD, tuple(job_table.rows()))},
+        "docs/internals.md": {"job": _table(job_table.HEAD, tuple(job_table.rows()))},
         "docs/causes.md": {"causes": _table(cause_table.HEAD, tuple(cause_table.rows()))},
         "docs/variables.md": {"variables": _table(("variable", "what it is", "also in"), variable_rows())},
     }

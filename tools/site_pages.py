@@ -36,6 +36,7 @@ SEARCHED_LAST = (
     "changes.md",
     "contributing.md",
     "architecture.md",
+    "internals.md",
     "causes.md",
     "day.md",
     "environments.md",

@@ -19,6 +19,7 @@ from launcher.core.blocks import Block, read_blocks
 from launcher.rehearse.cluster import Cluster
 
 PARTS = ("rank", "node", "cause", "retry", "status", "clean")
+HEADS = ("rank right", "node right", "cause right", "retry right", "exit code right", "clean")
 
 
 def main() -> None:
@@ -50,7 +51,7 @@ def main() -> None:
     for launcher in asked.launchers:
         rows = {name: verdicts[name, launcher] for name in asked.only}
         print("", f"{launcher}:", "", *_tabulate(faults, rows), sep="\n")
-    print("", "What was not right:", "", *wrong, sep="\n")
+    print("", "What went wrong:", "", *wrong, sep="\n")
 
 
 def inject(launcher: str, fault: Block, victim: int, world: World) -> Verdict:
@@ -74,7 +75,7 @@ def _tabulate(faults: dict[str, Block], verdicts: dict[str, list[Verdict]]) -> l
         rows.append([faults[name].fields["text"], str(len(found)), *_count(found), middle])
     all_found = [one for found in verdicts.values() for one in found]
     rows.append(["all", str(len(all_found)), *_count(all_found), ""])
-    return markdown(["fault", "jobs", *(f"right {part}" for part in PARTS), "median s"], rows)
+    return markdown(["fault", "jobs", *HEADS, "median s"], rows)
 
 
 def _count(found: list[Verdict]) -> list[str]:
@@ -82,7 +83,7 @@ def _count(found: list[Verdict]) -> list[str]:
     cells = []
     for part in PARTS:
         said = [getattr(one, part) for one in found if getattr(one, part) is not None]
-        counted = f"{sum(said)}" if len(said) == len(found) else f"{sum(said)} of {len(said)} said"
+        counted = f"{sum(said)}" if len(said) == len(found) else f"{sum(said)} of {len(said)}"
         cells.append(counted if said else "-")
     return cells
 

@@ -61,7 +61,7 @@ class Outcome(NamedTuple):
 
 
 def _make_flags(world: World, node: SimulatedNode, master: str) -> list[str]:
-    """Return the flags that all launchers have."""
+    """Return the flags that ours and torchrun have."""
     place = ["--nnodes", str(world.nodes), "--node-rank", str(node.index)]
     return [*place, "--nproc-per-node", str(world.each), "--master-addr", master, "--master-port", str(PORT)]
 
@@ -81,8 +81,10 @@ def start_torchrun(world: World, node: SimulatedNode, master: str, folder: Path)
 
 
 def start_ft_launcher(world: World, node: SimulatedNode, master: str, folder: Path) -> list[str]:
-    """Return the command line on a node of the agent of nvidia-resiliency-ext."""
-    return [sys.executable, "-m", FT_LAUNCHER, *_make_flags(world, node, master)]
+    """Return the command line of nvidia-resiliency-ext on a node. The nodes get their ranks by name."""
+    size = ["--nnodes", str(world.nodes), "--nproc-per-node", str(world.each)]
+    meet = ["--rdzv-backend", "c10d", "--rdzv-id", "truth", "--rdzv-endpoint", f"{master}:{PORT}"]
+    return [sys.executable, "-m", FT_LAUNCHER, *size, *meet]
 
 
 LAUNCHERS: dict[str, Callable[[World, SimulatedNode, str, Path], list[str]]] = {

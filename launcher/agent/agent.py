@@ -15,10 +15,10 @@ import os
 import time
 
 from launcher.agent.collector import Collector
-from launcher.agent.forwarder import GroupTarget, SignalForwarder
 from launcher.agent.observers import Observers
 from launcher.agent.outcomes import Outcomes
 from launcher.agent.runtime import Runtime
+from launcher.agent.signals import GroupTarget, SignalForwarder
 from launcher.core.frozen import frozen, replace
 from launcher.core.signal import signal
 from launcher.job.exits import SETTLE_S, Action, Exit, NodeProcesses, counts, decide, may_follow
@@ -26,7 +26,7 @@ from launcher.process.execute import CPU_LIMIT, find_program
 from launcher.process.group import ProcessGroup
 from launcher.process.kernel import read_signals
 from launcher.process.loop import Later
-from launcher.process.signals import SI_KERNEL, send
+from launcher.process.signal_file import SI_KERNEL, send
 from launcher.process.watchdog import MARK, mark_of
 
 TYPE_CHECKING = False
@@ -247,9 +247,7 @@ class Agent:
         gc.enable()
         self.observers.begin_attempt()
         runtime.loop.guard(self.outcomes.note_start)
-        while self.group.is_busy:
-            runtime.loop.turn(wait=not self.group.has_more)
-            runtime.loop.guard(self.group.collect)
+        self.group.turn_while(lambda: self.group.is_busy)
         if self.group.stopper.left:
             now = os.times()
             used_s = now.children_user + now.children_system - before.children_user - before.children_system

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from launcher.failure.model import RankGroup
     from launcher.failure.reason import Reason
     from launcher.hang.ask import Inquiry
-    from launcher.hang.model import Answer, RankRecord
+    from launcher.hang.model import Answer, Hung, Look, RankRecord, Seen
     from launcher.hang.recorder import Recorder
     from launcher.observers.stall import StallDetector
     from launcher.observers.stragglers import Numbers
@@ -109,9 +109,20 @@ class Collector:
 
         self.ask(go_on, limit_s)
 
-    def _take(self, answers: Sequence[Answer]) -> None:
-        if not self._coordination.takes_evidence(answers):
+    def _take(self, answers: Sequence[Answer], progress: Numbers = (), number: int = 0) -> None:
+        """Send node 0 what the ranks here do, or keep it; ``number``: of its `Look`, or 0 before a stop."""
+        send = self._coordination.send_evidence
+        if send is None:
             self.join(answers)
+            return
+        from launcher.core.shorten import fit_all
+        from launcher.core.wire import SECONDS_MAX
+        from launcher.hang.model import Looked, Reached
+        from launcher.hang.packing import pack
+
+        reached = tuple(Reached(rank, at) for rank, at in progress if 0 <= at <= SECONDS_MAX)
+        packed, records = pack(answers, threads=False), fit_all(self.records)
+        send(Looked(packed, number, self._runtime.attempt, reached, records))
 
     def ask(self, then: Then, limit_s: float = HANG_S) -> None:
         """Ask all processes, and call ``then`` with what they have answered by the limit."""
@@ -239,7 +250,7 @@ class Collector:
             usual_s,
             lambda: runtime.output.last_s,
             lambda what: self._on_stall(what, 0.0 if has_progressed() else more_s, end_for),
-            lambda: self._coordination.on_quiet(None, 0.0),
+            self._tell_quiet,
             started=started,
             gpus=Gpus(runtime.environ.get("CUDA_VISIBLE_DEVICES")),
             movement=movement,
@@ -251,9 +262,39 @@ class Collector:
     def _on_stall(self, what: str, more_s: float, end_for: Callable[[Reason], None]) -> None:
         """Ask all ranks, and report; in a job of several nodes node 0 does."""
         runtime = self._runtime
-        if runtime.is_ending or self._coordination.on_quiet(what, more_s) or not runtime.group.running:
+        if runtime.is_ending or self._tell_quiet(what, more_s) or not runtime.group.running:
             return
         self.ask_all(lambda answers, progress: self._report(what, answers, progress, end_for))
+
+    def _tell_quiet(self, what: str = "", more_s: float = 0.0) -> bool:
+        """Tell node 0 that nothing happens here, or that something does again, if it asks all nodes then.
+
+        Args:
+            what: What was seen; empty if something happens again.
+            more_s: For how many more seconds that is no stall if no node has made progress yet.
+
+        Returns:
+            Whether it does.
+        """
+        runtime, send = self._runtime, self._coordination.send_evidence
+        if send is None or not self._coordination.joins_hangs:
+            return False
+        from launcher.hang.model import Quiet
+
+        send(Quiet(what, runtime.watch.on_stall == "stop", runtime.attempt, more_s))
+        return True
+
+    def hear(self, message: Look | Hung | Seen) -> None:
+        """Handle a message of node 0 about what all nodes have sent."""
+        from launcher.hang.model import Hung, Look, Seen
+
+        match message:
+            case Look():
+                self.ask_all(lambda answers, progress: self._take(answers, progress, message.number))
+            case Hung():
+                self.show(message.headline, message.lines)
+            case Seen() if message.attempt == self._runtime.attempt:
+                self.groups = message.groups
 
     def ask_all(self, then: Callable[[Sequence[Answer], Numbers], None]) -> None:
         """Ask all processes what they do and how far they are."""

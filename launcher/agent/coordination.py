@@ -10,15 +10,14 @@ from launcher.core.frozen import frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
     from typing import Protocol
 
-    from launcher.agent.forwarder import Target
     from launcher.agent.runtime import Runtime
+    from launcher.agent.signals import Target
     from launcher.core.errors import LauncherError
     from launcher.failure.model import Verdict
     from launcher.failure.reason import Reason
-    from launcher.hang.model import Answer as StackAnswer
     from launcher.process.spawn import Child, Process, Streams
 
     Answer = dict[str, object]
@@ -47,9 +46,9 @@ class Coordination:
     """Coordination with a job; what is not given has no effect.
 
     Attributes:
-        attach: Takes the values and tools; returns the target of signals, None for the processes here.
         gather: Waits for the other nodes, and gives the agent its processes; returns whether there are any
             to start, or early if told to stop. May raise `LauncherError`: the nodes do not come together.
+        attach: Takes the values and tools; returns the target of signals, None for the processes here.
         shares_terminal: Whether a single process may have the terminal for itself.
         lends_terminal: Whether one of the processes may read from the terminal.
         has_others: Whether processes of the job run elsewhere too.
@@ -74,12 +73,9 @@ class Coordination:
             other nodes.
         on_failure: Notes that a process of this node has failed, and whether only because it lost another.
         on_reason: Notes that the agent ends its processes for a reason of its own.
-        joins_hangs: Whether node 0 decides if the job hangs, from what all nodes report to `on_quiet`.
-        on_quiet: Notes that nothing has happened here for the time of a stall, or (None) that something has
-            again, and for how many more seconds that is no stall if no node has made progress yet; returns
-            whether another launcher asks all processes of the job, and reports.
-        takes_evidence: Takes what the processes of this node did before they are stopped; returns whether it
-            was taken.
+        send_evidence: Sends node 0 a message about what the processes of this node do; None if it collects
+            that of no other node.
+        joins_hangs: Whether node 0 decides if the job hangs, from these messages of all nodes.
         on_refused: Notes that the processes of this node cannot be started.
         on_preemption: Notes that this node is to be preempted, or no longer: the kind of the event, what it
             is, the seconds left, and whether the processes end because of it.
@@ -98,8 +94,8 @@ class Coordination:
         close: Leaves the job.
     """
 
-    attach: Callable[[Runtime], Target | None]
     gather: Callable[[], bool]
+    attach: Callable[[Runtime], Target | None] = _ignore
     shares_terminal: bool = True
     lends_terminal: bool = True
     has_others: bool = False
@@ -118,9 +114,8 @@ class Coordination:
     on_ranks_ended: Callable[[], None] = _ignore
     on_failure: Callable[[Process, bool], None] = _ignore
     on_reason: Callable[[Reason], None] = _ignore
+    send_evidence: Callable[[object], None] | None = None
     joins_hangs: bool = False
-    on_quiet: Callable[[str | None, float], bool] = _refuse
-    takes_evidence: Callable[[Sequence[StackAnswer]], bool] = _refuse
     on_refused: Callable[[LauncherError], None] = _ignore
     on_preemption: Callable[[str, str, float, bool], None] = _ignore
     helpers: Callable[[], tuple[int, ...]] = lambda: ()

@@ -12,7 +12,7 @@ from launcher.failure.model import Cause, ProcessExit
 from launcher.failure.stderr import add_fatal_stacks, read_uncaught, read_words_of
 from launcher.failure.symptoms import find_symptoms
 from launcher.failure.text import quote
-from launcher.output.folder import ERROR_FILE, STACKS_FILE
+from launcher.inprocess import ERROR_FILE, STACKS_FILE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -15,13 +15,14 @@ from launcher.job import attempt, controller
 from launcher.job.commands import Print
 from launcher.job.events import Exited, Failed, Ready, Received, Tick
 from launcher.job.state import Job, Phase
+from launcher.job.state_machine import StateMachine
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.agent.agent import AgentParts
     from launcher.agent.runtime import Outcome, Runtime
-    from launcher.job.commands import EndJob
-    from launcher.job.events import JobEvent
+    from launcher.job.commands import EndJob, JobCommand
+    from launcher.job.state import State
     from launcher.recovery.policy import Decision
 
 LONGEST_S = 3600.0
@@ -36,28 +37,28 @@ class Life:
         self._decision: Decision | None = None
         rule, group, started_s = runtime.watch.restarts, runtime.group, runtime.started_mono_ns / 1e9
         job = Job(1, grace_s=runtime.watch.grace_s, restarts=rule, seed=runtime.run_id)
-        self._state = controller.begin(job, runtime.run_id, started_s)
+        begun = controller.begin(job, runtime.run_id, started_s)
+        # A lone node is not examined before its first attempt
+        started, _ = controller.step(begun, Ready(0, 0), started_s)
+        self._job = StateMachine(controller.step, started, self._do)
+        self._take = self._job.feed
         self._readiness = Readiness(
             runtime.loop, group, rule.health_argv, self._outcomes.wait_for_gpus, self._take, 0
         )
-        self._take(Ready(0, 0), started_s)  # a lone node is not examined before its first attempt
 
-    def _take(self, event: JobEvent, now: float | None = None) -> None:
-        """Let the controller handle an event. The processes have ended, so that there is nothing to stop."""
-        self._state, commands = controller.step(self._state, event, time.monotonic() if now is None else now)
-        for command in commands:
-            if isinstance(command, Print):
-                self._runtime.say(command.text, command.event)
+    def _do(self, command: JobCommand) -> None:
+        """Do what the controller decides. The processes have ended, so that there is nothing to stop."""
+        if isinstance(command, Print):
+            self._runtime.say(command.text, command.event)
+
+    @property
+    def _state(self) -> State:
+        return self._job.state
 
     @property
     def over(self) -> EndJob | None:
         """How the job has ended; None before that."""
         return self._state.over
-
-    @property
-    def _attempt(self) -> int:
-        """Number of the attempt that runs, or ran last."""
-        return 0 if self._state.attempt is None else self._state.attempt.number
 
     @property
     def _is_told(self) -> bool:
@@ -88,7 +89,7 @@ class Life:
         if over is not None and over.decision is not None:
             outcomes.give_up(over.decision.why)
             return False
-        runtime.attempt = self._attempt
+        runtime.attempt = self._state.attempt_number
         return True
 
     def _pass_on(self) -> None:
@@ -96,14 +97,14 @@ class Life:
         if self._observers.preemption.is_due:
             now_ns, what = time.monotonic_ns(), attempt.TAKEN_BACK
             event = Event(0, PREEMPTED, now_ns, EXIT_NOT_READY, asked=True, what=what)
-            self._take(Failed(0, event, self._attempt))
+            self._take(Failed(0, event, self._state.attempt_number))
         elif self._is_told:
             self._take(Received(0, self._runtime.forwarder.told or signal.SIGINT))
 
     def _conclude(self, outcome: Outcome) -> None:
         """Let the controller decide what follows from an attempt that has failed."""
         runtime, observers, outcomes = self._runtime, self._observers, self._outcomes
-        number, status, verdict = self._attempt, outcome.status, outcome.verdict
+        number, status, verdict = self._state.attempt_number, outcome.status, outcome.verdict
         self._pass_on()
         if verdict is not None:
             ended_ns = runtime.started_mono_ns + verdict.ended_ns - runtime.started_ns

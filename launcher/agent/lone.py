@@ -22,11 +22,12 @@ class LoneNode:
     """Decides alone whether another attempt follows.
 
     Attributes:
-        parts: The parts of the agent; set before it runs.
+        parts: The parts of the agent; set before it runs, like `runtime`.
+        runtime: Values and tools of the launcher.
     """
 
     parts: AgentParts
-    _runtime: Runtime
+    runtime: Runtime
 
     def __init__(self, renew: Callable[[], Sequence[Child]] | None, paths: Sequence[str]) -> None:
         """Prepare.
@@ -40,26 +41,21 @@ class LoneNode:
 
     def coordinate(self) -> Coordination:
         """Return what the agent asks and reports."""
-        return Coordination(
-            self._attach, self._gather, began=self._began, restarts=self._restarts, finish=self._finish
-        )
-
-    def _attach(self, runtime: Runtime) -> None:
-        self._runtime = runtime
+        return Coordination(self._gather, began=self._began, restarts=self._restarts, finish=self._finish)
 
     def _gather(self) -> bool:
         """Whether the processes are to be started: there is nothing to wait for."""
-        return self._runtime.forwarder.told is None
+        return self.runtime.forwarder.told is None
 
     def _began(self) -> None:
         """Begin the life of the job now, while the processes begin: a restart need not load it."""
-        if self._runtime.watch.restarts.most:
-            self._runtime.loop.guard(self._begin_life)
+        if self.runtime.watch.restarts.most:
+            self.runtime.loop.guard(self._begin_life)
 
     def _begin_life(self) -> None:
         from launcher.agent.life import Life
 
-        self._life = self._life or Life(self._runtime, self.parts)
+        self._life = self._life or Life(self.runtime, self.parts)
 
     def _restarts(self) -> bool:
         """Whether the processes of this node start again; returns when it is time."""
@@ -116,6 +112,6 @@ def run_processes(
     agent = Agent(
         watch, place, environ, node.coordinate(), single=len(children) == 1, checks=checks, serve=serve
     )
-    node.parts = agent.parts
+    node.parts, node.runtime = agent.parts, agent.runtime
     agent.take(children, paths)
     return agent.run()

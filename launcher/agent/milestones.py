@@ -15,7 +15,7 @@ from launcher.core.version import __version__
 from launcher.events.feed import EventFeed, send_spans, write_file
 from launcher.events.writer import NO_EVENTS, name_file, render_event
 from launcher.process.loop import Later
-from launcher.process.signals import name_signal
+from launcher.process.signal_file import name_signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

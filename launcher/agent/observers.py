@@ -1,4 +1,4 @@
-"""The observers beside the processes of a node; their periods and costs: docs/architecture.md, "Observers".
+"""The observers beside the processes of a node; their periods and costs: docs/internals.md, "Observers".
 
 An observer is loaded only when it begins. It reads what has happened and reports it; what follows from that
 is decided by its callbacks here, or by the controller of the job.

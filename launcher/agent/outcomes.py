@@ -54,6 +54,8 @@ class Outcomes:
         self.is_stopped = False
         self._outcome: Outcome | None = None
         self._has_reported = False
+        self._first: object = None
+        """What came first in the whole job, as it was reported last."""
         self._verdict: Verdict | None = None
         self._history: History | None = None
         self._gpus: GpuGate | None = None
@@ -130,11 +132,28 @@ class Outcomes:
         outcome = self.find()
         if not self._has_reported:
             self._has_reported = True
-            if outcome.line:
-                self._runtime.say(outcome.line, "survivors")
             if outcome.verdict is not None and not self._coordination.takes_verdict(outcome.verdict):
                 self.publish(outcome.verdict, shown=outcome.shown)
         return outcome.status
+
+    def report_job(self, first: object, find: Callable[[], Verdict | None], *, speaks: bool = True) -> None:
+        """Report once how an attempt of a job of several nodes ended, with the same words on every node.
+
+        Args:
+            first: What came first in the job; None if nothing has failed.
+            find: Returns the verdict on the whole job; None if there is none.
+            speaks: Whether this launcher shows it.
+        """
+        if first is not None and first == self._first:
+            return
+        self._first = first
+
+        def report() -> None:
+            verdict = find()
+            if verdict is not None:
+                self.publish(verdict, shown=speaks, speaks=speaks)
+
+        self._runtime.loop.guard(report)
 
     def publish(self, verdict: Verdict, *, shown: bool, speaks: bool = True) -> None:
         """Show the verdict, and write the failure record; name its path if this launcher ``speaks``."""
@@ -219,7 +238,7 @@ class Outcomes:
 
     def describe(self, outcome: Outcome) -> FailedAttempt:
         """Return this node's failed attempt for the policy and the record."""
-        from launcher.recovery.nodes import read_machine
+        from launcher.recovery.bad_nodes import read_machine
         from launcher.recovery.policy import describe_attempt
 
         runtime, own = self._runtime, self._runtime.place.node_rank or 0
@@ -239,7 +258,7 @@ class Outcomes:
         if not faults:
             return None
         from launcher.machine.host import Host
-        from launcher.recovery.nodes import GPU_FAULT, read_machine
+        from launcher.recovery.bad_nodes import GPU_FAULT, read_machine
 
         host, node = Host().hostname(), runtime.place.node_rank or 0
         if not any((one.cause, one.host) == (GPU_FAULT, host) for one in self.history.failed):

@@ -12,7 +12,7 @@ from launcher.core.signal import signal
 from launcher.machine.host import Host
 from launcher.output.folder import DEADLINE_NAME
 from launcher.preemption.events import ANNOUNCED, MARGIN_S, STATUS_WORDS, WITHDRAWN
-from launcher.process.signals import name_signal
+from launcher.process.signal_file import name_signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -101,7 +101,8 @@ class PreemptionResponse:
         if kind == WITHDRAWN:
             self._withdraw(what, node)
             return False
-        when, name = _when(left_s), name_signal(self._number)
+        number = runtime.forwarder.translate(signal.SIGTERM)
+        when, name = _when(left_s), name_signal(number)
         if kind == ANNOUNCED:
             self._note(what, left_s, node)
             wait_s = max(0.0, left_s - runtime.watch.grace_s - MARGIN_S)
@@ -119,8 +120,7 @@ class PreemptionResponse:
         grace_s = plan_grace(runtime.watch.grace_s, left_s)
         to = f"{name} to {running} process{'es' if running > 1 else ''}"
         self._say(f"{what}; {when}: {to}, SIGKILL after {grace_s:.0f} s", "preempted")
-        runtime.group.stopper.grace_s = grace_s
-        runtime.group.stopper.begin(self._number)
+        runtime.group.stopper.begin(number, grace_s=grace_s)
         return True
 
     def _withdraw(self, what: str, node: int | None) -> None:
@@ -164,11 +164,6 @@ class PreemptionResponse:
             leftovers=runtime.group.describe_survivors(),
         )
         return replace(verdict, first=replace(verdict.first, status=STATUS_WORDS))
-
-    @property
-    def _number(self) -> int:
-        """The signal that ``--signal-map`` gives for SIGTERM."""
-        return dict(self._runtime.watch.signal_map).get(signal.SIGTERM, signal.SIGTERM)
 
     def _say(self, text: str, event: str) -> None:
         self._runtime.say(f"preemption: {text}", event)

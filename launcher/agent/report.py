@@ -23,7 +23,7 @@ from launcher.failure.verdict import make_verdict
 from launcher.machine.host import Host
 from launcher.machine.ports import is_reserved
 from launcher.machine.xids import Xid
-from launcher.process.signals import name_signal
+from launcher.process.signal_file import name_signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ ABOVE_BYTES = 4096
 
 
 def find_outcome(runtime: Runtime, observers: Observers) -> Outcome:
-    """Return how the processes of a node ended; call it when all have ended."""
+    """Return how the processes of a node ended; call it once, when all have ended."""
     preempted = observers.preemption.make_verdict()
     if preempted is not None:
         return Outcome(EXIT_NOT_READY, preempted)
@@ -50,7 +50,8 @@ def find_outcome(runtime: Runtime, observers: Observers) -> Outcome:
         first = min(runtime.group.ended, key=_order_of_ends, default=None)
     if first is None and survivors:
         line = f"{len(survivors)} survive SIGKILL: {'; '.join(survivors[:SURVIVORS_SHOWN])}"
-        return Outcome(128 + signal.SIGKILL, line=line)
+        runtime.say(line, "survivors")
+        return Outcome(128 + signal.SIGKILL)
     if first is None:
         return Outcome(0)
     verdict = runtime.loop.guarded(lambda: judge(runtime, observers, first, survivors), None)

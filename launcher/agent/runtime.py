@@ -13,13 +13,13 @@ from launcher.core.frozen import frozen
 from launcher.output.folder import DEADLINE_NAME, STARTS_FILE, RunFolder
 from launcher.output.router import OutputRouter
 from launcher.process.loop import Loop
-from launcher.process.signals import SignalFile
+from launcher.process.signal_file import SignalFile
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from launcher.agent.forwarder import SignalForwarder, Target
+    from launcher.agent.signals import SignalForwarder, Target
     from launcher.agent.template import Template
     from launcher.core.supervision import Supervision
     from launcher.failure.model import Verdict
@@ -49,13 +49,11 @@ class Outcome:
     Attributes:
         status: The exit status that results.
         verdict: Why they failed; None without a failure of a process.
-        line: Message to print if there is no verdict.
         shown: Whether to show the verdict, besides writing it to a file.
     """
 
     status: int
     verdict: Verdict | None = None
-    line: str = ""
     shown: bool = True
 
 

@@ -1,6 +1,6 @@
 """The launcher's view of the template: the process that imports modules once, and forks the ranks.
 
-What it does, and what it checks before it forks, is in `launcher.guest.template`. It is started while the
+What it does, and what it checks before it forks, is in `launcher.inprocess.template`. It is started while the
 launcher still waits for other nodes. If it cannot be used, one line says why, and the ranks start as ever.
 
 A request is JSON in a memory file, whose descriptor is sent over a socket with those that the ranks get. An
@@ -22,7 +22,7 @@ from launcher.core.signal import signal
 from launcher.output.folder import FILES, PYTHONPATH, put_first
 from launcher.planning.preload import describe_times
 from launcher.process.kernel import become_subreaper
-from launcher.process.signals import ENDING_IDLE
+from launcher.process.signal_file import ENDING_IDLE
 from launcher.process.spawn import Child, ExecErrors, Inherited, Streams, change_environ, start
 
 TYPE_CHECKING = False
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from launcher.output.router import OutputRouter
     from launcher.process.helper import Helpers, Served
     from launcher.process.loop import Loop
-    from launcher.process.signals import SignalFile
+    from launcher.process.signal_file import SignalFile
 
     Ready = tuple[Child, Streams]
 
 TEMPLATE = "LAUNCHER_TEMPLATE"
-"""Variable that makes a Python of the job a template, see `launcher.guest.site.sitecustomize`."""
+"""Variable that makes a Python of the job a template, see `launcher.inprocess.site.sitecustomize`."""
 NAME = "template"
 INDEX = -1
 """Its number among the processes whose output is forwarded."""

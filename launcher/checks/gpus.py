@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from launcher.checks.case import CheckedNode
 from launcher.checks.finding import Finding, Findings, fail, ok, render_count, warn
 from launcher.core.errors import say_size
+from launcher.machine.gpus import VISIBLE
 from launcher.machine.hardware import count_switched
 from launcher.machine.host import Host
 from launcher.machine.numa import AMD_DEVICES, DRIVER_DEVICES, parse_pci_address, read_layout
 from launcher.machine.nvml import GpuFacts, GpuMemoryUse, read_gpu_facts, read_gpu_use
 
-VISIBLE = "CUDA_VISIBLE_DEVICES"
 SLOWED = frozenset(("hardware slowdown", "hot (software)", "hot (hardware)", "power brake"))
 """Reasons for low clocks that are a fault of the node. A GPU at its power cap is not faulty."""
 OWN_BYTES = 2 << 30
@@ -193,6 +193,6 @@ def _judge_use(host: Host, gpu: GpuMemoryUse) -> Finding:
     found = f"{say_size(gpu.used_bytes)} of {say_size(gpu.total_bytes)} taken by {by}"
     fix = "end what uses it, outside of this container: nvidia-smi on the machine"
     if any(names.values()):
-        fix = f"kill {' '.join(map(str, gpu.pids))}, if it belongs to no job that runs"
+        fix = f"kill {' '.join(map(str, gpu.pids))}, if it does not belong to a running job"
     report = fail if gpu.used_bytes > max(OWN_BYTES, MUCH * gpu.total_bytes) else warn
     return report(f"GPU {gpu.index}", "free before the job starts", found, fix)

@@ -43,12 +43,14 @@ def setup() -> Topology:
     """
     global _topology
     if _topology is None:
-        from launcher.guest import arm
+        from launcher.inprocess import arm
         from launcher.planning.plan import plan_job
         from launcher.planning.settings import choose_one
 
         arm()
-        host, words = Host(), read_own_command()
+        host, words = Host(), tuple(sys.orig_argv)
+        if not (words and is_python(words[0])):
+            words = ()  # another program embeds Python: no script shows the framework
         options = read_options({}, os.environ, host, words)
         plan = plan_job(os.environ, host, options, words)
         if plan.meeting is not None:
@@ -86,12 +88,6 @@ def plan(
         answers = {}
     host = Host(root, port=DEFAULT_PORT, answers=answers)
     return plan_job(environ, host, read_options(typed, environ, host, command), command)
-
-
-def read_own_command() -> tuple[str, ...]:
-    """Return this process's command line, whose script shows the framework; empty if it is not a Python's."""
-    words = tuple(sys.orig_argv)
-    return words if words and is_python(words[0]) else ()
 
 
 def _apply(plan: Plan, one: PlannedProcess | Companion) -> None:

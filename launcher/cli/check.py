@@ -7,10 +7,10 @@ import os
 from launcher.checks import run_checks
 from launcher.checks.case import read_case
 from launcher.checks.finding import PROBLEM, Finding
-from launcher.cli.stdout import write
 from launcher.core.environ import Malformed, shorten
 from launcher.core.errors import EXIT_HARDWARE, LauncherError, Problem, UsageError, make_error
-from launcher.core.model import Plan, Scope
+from launcher.core.model import Plan
+from launcher.core.stdout import write
 from launcher.frameworks.script import describe_missing
 from launcher.machine.host import Host
 from launcher.options.flags import FLAGS
@@ -115,17 +115,12 @@ def find_problems(
 ) -> tuple[str, ...]:
     """Run the quick checks and return their problems, one line each.
 
-    Only the first launcher of a node runs them; the others return nothing.
-
     Args:
         plan: The plan of the job.
         environ: The environment that the launcher was started with.
         command: The command line of the job.
         started: Whether the job's processes are already running.
     """
-    allocation = plan.allocation
-    if allocation.scope is Scope.PROCESS and allocation.local_rank != 0:
-        return ()
     result = run_checks(read_case(Host(), environ, plan, command), quick=True, started=started)
     return tuple(
         f"check: [{finding.check}] {render_finding(finding)}"

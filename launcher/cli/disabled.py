@@ -6,7 +6,7 @@ from launcher.command.line import add_python
 from launcher.core.environ import Malformed
 from launcher.core.errors import make_error
 from launcher.core.log import guess_style, say
-from launcher.guest.marker import DISABLE
+from launcher.inprocess.marker import DISABLE
 from launcher.options.flag_values import is_on
 from launcher.options.given import Given
 from launcher.options.reading import Options, read_words

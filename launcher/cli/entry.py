@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = 
     """
     if argv is None:
         _open_closed_descriptors()
-        _hear_of_children()
+        _default_sigchld()
     from launcher.cli.main import dispatch
 
     words = sys.argv[1:] if argv is None else argv
@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = 
     return full.exit_status
 
 
-def _hear_of_children() -> None:
+def _default_sigchld() -> None:
     """Take back what a parent may have ignored: exit statuses would be lost."""
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)

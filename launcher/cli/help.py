@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from launcher.cli.stdout import write
 from launcher.core.blocks import read_rows
 from launcher.core.frozen import frozen
+from launcher.core.stdout import write
 
 
 @frozen
@@ -37,7 +37,7 @@ def render_overview() -> str:
                 lines += [f"  {name:<10} {one.about}", f"  {'':<10}   $ {one.example}"]
     lines += [
         "",
-        "launcher help COMMAND lists a command's options; launcher --help-all adds those of run.",
+        "launcher help COMMAND lists a command's options; launcher --help-all adds the options of run.",
         "launcher --version prints the version; man launcher has everything.",
     ]
     return "\n".join(lines) + "\n"

@@ -6,17 +6,14 @@ Only the parser of the requested command is built, and each command imports its 
 
 from __future__ import annotations
 
-from launcher.cli import run as running
+from launcher.cli.run import run
 from launcher.core.errors import make_error
+from launcher.inprocess.marker import DISABLE, HOOKED, leave_out
 from launcher.options.reading import read_options
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-DISABLE = "LAUNCHER_DISABLE"
-HOOKED = "LAUNCHER_HOOKED"
-"""Set if the environment hook acted in a parent: its variables do not come from the platform."""
 
 
 def dispatch(argv: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -26,9 +23,7 @@ def dispatch(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         from launcher.cli.disabled import leave_alone
 
         leave_alone(argv[1:], environ)
-    if environ.get(HOOKED):
-        from launcher.guest.marker import leave_out
-
+    if environ.get(HOOKED):  # by the environment hook in a parent, not by the platform
         environ = leave_out(environ)
     if name == "run":
         return run(argv[1:], environ)
@@ -47,8 +42,8 @@ def dispatch(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         words = argv if name == "--help-all" else argv[1:]
         return show_help(words, lambda line: dispatch(line, environ))
     if name == "--version":
-        from launcher.cli.stdout import write
-        from launcher.cli.version import describe_version
+        from launcher.core.stdout import write
+        from launcher.core.version import describe_version
 
         write(f"{describe_version()}\n")
         return 0
@@ -63,11 +58,6 @@ def dispatch(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 
     fix = mend_command(name, tuple(COMMANDS))
     raise make_error("unknown-command", name=name, known=", ".join(COMMANDS), fix=fix)
-
-
-def run(argv: Sequence[str], environ: Mapping[str, str], *_: object) -> int:
-    """``launcher run``: exec the command, or start one process per GPU and wait."""
-    return running.run(argv, environ)
 
 
 def serve(argv: Sequence[str], environ: Mapping[str, str], description: str) -> int:
@@ -98,11 +88,3 @@ def tf_server(argv: Sequence[str], *_: object) -> int:
     from launcher.servers import tf_server as server
 
     return server.main(argv)
-
-
-def hook(argv: Sequence[str], environ: Mapping[str, str], description: str) -> int:
-    """``launcher hook``: install, remove or locate the environment hook."""
-    from launcher.cli.stdout import write
-    from launcher.hook import command
-
-    return command.hook(argv, environ, description, write)

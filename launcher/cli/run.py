@@ -34,7 +34,7 @@ def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         environ: The environment that the launcher was started with.
     """
     if os.getpid() == 1:
-        from launcher.process.signals import hold
+        from launcher.process.signal_file import hold
 
         hold()
     typed, command, dry_run = read_words(argv, environ)
@@ -149,9 +149,11 @@ def _plan_checks(
     launcher of a node.
     """
     given = options.get("check")
+    if not is_first_here(plan):
+        return None
     if given is None:
         has_stakes = plan.topology.spans_nodes or bool(plan.machine.gpu_count)
-        if plan.mode is not Mode.SUPERVISE or not has_stakes or not is_first_here(plan):
+        if plan.mode is not Mode.SUPERVISE or not has_stakes:
             return None
     elif not given.value:
         return None

@@ -7,11 +7,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
-from launcher.cli.stdout import write
 from launcher.core.errors import LauncherError, make_error, print_problems
 from launcher.core.files import replace_file
 from launcher.core.log import say
 from launcher.core.model import DEFAULT_PORT, Companion, Plan, PlannedProcess, Scope
+from launcher.core.stdout import write
 from launcher.machine.host import Host
 from launcher.options.parser import (
     Parser,
@@ -26,21 +26,16 @@ from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
 
 STYLES = ("table", "sh", "json", "dotenv")
-VIEWS = ("text", "json")
 
 
 def env(argv: Sequence[str], environ: Mapping[str, str], description: str) -> int:
     """``launcher env``: the variables of one process, for people, shells and tools."""
     parser = make_parser("env", "[options]", description)
     parser.add_argument("--format", choices=STYLES, default="table", help="output format (table)")
-    parser.add_argument(
-        "--local-rank", type=of_kind("number"), metavar="N", default=0, help="local rank of the process (0)"
-    )
-    parser.add_argument(
-        "--all",
-        action="store_true",
-        help="the process's whole environment, with its secrets, not only what the launcher sets",
-    )
+    number, text = of_kind("number"), "local rank of the process (0)"
+    parser.add_argument("--local-rank", type=number, metavar="N", default=0, help=text)
+    text = "the process's whole environment, with its secrets, not only what the launcher sets"
+    parser.add_argument("--all", action="store_true", help=text)
     add_replay(parser, environ)
     add_flags(parser)
     words = parser.parse_args(argv)
@@ -89,9 +84,8 @@ def plan(argv: Sequence[str], environ: Mapping[str, str], description: str) -> i
     """``launcher plan``: every fact that the launcher knows, and what it would do."""
     parser = make_parser("plan", "[options] [--] [COMMAND ...]", description)
     parser.add_argument("--format", choices=("text", "json"), default="text", help="output format (text)")
-    parser.add_argument(
-        "--all", action="store_true", help="show every variable, and every source that agrees"
-    )
+    text = "show every variable, and every source that agrees"
+    parser.add_argument("--all", action="store_true", help=text)
     add_replay(parser, environ)
     add_flags(parser)
     add_command(parser)
@@ -132,7 +126,7 @@ def write_to(output: str, text: str) -> None:
 def topology(argv: Sequence[str], environ: Mapping[str, str], description: str) -> int:
     """``launcher topology``: the parts of this node, and which processes of the plan get them."""
     parser = make_parser("topology", "[options]", description)
-    parser.add_argument("--format", choices=VIEWS, default="text", help="output format (text)")
+    parser.add_argument("--format", choices=("text", "json"), default="text", help="output format (text)")
     _add_output(parser)
     add_replay(parser, environ)
     add_flags(parser)

@@ -9,21 +9,13 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 
-from launcher.cli.stdout import write
 from launcher.control import QUESTION_LIMIT_BYTES
 from launcher.control.client import Launcher, ask_launcher, await_launchers, choose
 from launcher.control.received import number, rows_of, words
-from launcher.control.table import (
-    RIGHT,
-    View,
-    make_view,
-    render_json,
-    render_terminal,
-    render_text,
-    with_cpu,
-)
+from launcher.control.table import RIGHT, View, make_view, render_json, render_terminal, render_text, with_cpu
 from launcher.core.errors import EXIT_BUG, EXIT_NOT_READY, NotReady, UsageError, make_error
 from launcher.core.log import say
+from launcher.core.stdout import write
 from launcher.core.wire import NODES_MAX
 from launcher.machine.process import find_descendants, read_link, read_users
 from launcher.machine.pythons import isolate
@@ -47,14 +39,8 @@ def status(argv: Sequence[str], environ: Mapping[str, str], description: str) ->
     """Run ``launcher status``."""
     parser = make_parser("status", "[options]", description)
     _add_common(parser)
-    parser.add_argument(
-        "--watch",
-        metavar="S",
-        nargs="?",
-        type=of_kind("duration 0.5 3600"),
-        const=WATCH_S,
-        help="refresh every S seconds (2), until the job ends",
-    )
+    every, text = of_kind("duration 0.5 3600"), "refresh every S seconds (2), until the job ends"
+    parser.add_argument("--watch", metavar="S", nargs="?", type=every, const=WATCH_S, help=text)
     options = parser.parse_args(argv)
     try:
         launcher = _find(options.job, environ)
@@ -77,9 +63,8 @@ def stacks(argv: Sequence[str], environ: Mapping[str, str], description: str) ->
     parser = make_parser("stacks", "[options]", description)
     _add_common(parser)
     parser.add_argument("--threads", action="store_true", help="show all threads, not only the main ones")
-    parser.add_argument(
-        "--native", action="store_true", help="show C functions too, using py-spy, which pauses the processes"
-    )
+    text = "show C functions too, using py-spy, which pauses the processes"
+    parser.add_argument("--native", action="store_true", help=text)
     options = parser.parse_args(argv)
     from launcher.control import render
 
@@ -95,10 +80,8 @@ def run_program(argv: Sequence[str], environ: Mapping[str, str], description: st
     parser.add_argument("nodes", metavar="NODE,...", nargs="?", type=_ranks, help="node ranks")
     parser.add_argument("--all", action="store_true", help="run it on all nodes")
     _add_job(parser)
-    parser.add_argument(
-        "--timeout", metavar="S", type=of_kind("duration 0.5 3600"), default=EXEC_S,
-        help="kill it and everything it started after S seconds (60)",
-    )  # fmt: skip
+    limit, text = of_kind("duration 0.5 3600"), "kill it and everything it started after S seconds (60)"
+    parser.add_argument("--timeout", metavar="S", type=limit, default=EXEC_S, help=text)
     end = argv.index("--") if "--" in argv else len(argv)
     options, command = parser.parse_args(argv[:end]), argv[end + 1 :]
     if (options.nodes is None) != options.all:
@@ -124,9 +107,8 @@ def debug(argv: Sequence[str], environ: Mapping[str, str], description: str) -> 
     """Run ``launcher debug``: become the debugger of one rank."""
     parser = make_parser("debug", "[options]", description)
     _add_job(parser)
-    parser.add_argument(
-        "--rank", metavar="N", type=of_kind("number"), required=True, help="the rank to debug"
-    )
+    a_number, text = of_kind("number"), "the rank to debug"
+    parser.add_argument("--rank", metavar="N", type=a_number, required=True, help=text)
     options = parser.parse_args(argv)
     launcher = _find(options.job, environ)
     if not launcher.is_ours:  # it may name any process of ours as its rank
@@ -167,11 +149,9 @@ def find_debugger(rank: int, pid: int) -> tuple[str, ...]:
     version = _read_version(python) if python else ()
     if version >= REMOTE_PDB:
         return (python, "-I", "-m", "pdb", "-p", str(one))
-    runs = (
-        f"Python {'.'.join(map(str, version)) or 'of an unknown version'}"
-        if python
-        else "no Python of this machine"
-    )
+    runs = "no Python of this machine"
+    if python:
+        runs = f"Python {'.'.join(map(str, version)) or 'of an unknown version'}"
     raise make_error("cannot-debug", rank=rank, pid=one, runs=runs)
 
 
@@ -202,9 +182,8 @@ def _read_version(python: str) -> tuple[int, ...]:
 
 
 def _add_job(parser: Parser) -> None:
-    parser.add_argument(
-        "--job", metavar="PID|RUN", default="", help="which job, if several run on this machine"
-    )
+    text = "which job, if several run on this machine"
+    parser.add_argument("--job", metavar="PID|RUN", default="", help=text)
 
 
 def _add_common(parser: Parser) -> None:

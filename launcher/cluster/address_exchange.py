@@ -68,7 +68,7 @@ def meet(meeting: Meeting, environ: Mapping[str, str]) -> tuple[str, ...]:
     try:
         while not heard:
             if STOPS & signal.sigpending():  # process 1 has its signals blocked
-                raise _make_missing(meeting, "the launcher was told to stop")
+                raise _make_missing(meeting, "the launcher received a signal to stop")
             if isinstance(channel, CoordinatorClient) and time.monotonic() >= deadline:
                 what = f"{_name_kind(meeting)} 0 has sent no addresses within {meeting.timeout_s:g} s"
                 raise _make_missing(meeting, f"{what}: {channel.explain()}")

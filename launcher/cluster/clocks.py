@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from launcher.cluster.consistency import CLOCK_S
 from launcher.core.frozen import frozen
+from launcher.failure.arbiter import LATENESS_NS
 
 
 @frozen
@@ -36,6 +37,13 @@ def measure(asked_ns: int, heard_ns: int, answered_ns: int, back_ns: int) -> Off
 def better(known: Offset | None, new: Offset) -> Offset:
     """Return the offset of the faster exchange."""
     return new if known is None or new.delay_ns <= known.delay_ns else known
+
+
+def read_clock(offset: Offset | None, at_ns: int) -> tuple[int, int]:
+    """Return a time of our monotonic clock by the coordinator's, and its maximum error."""
+    if offset is None:
+        return at_ns, LATENESS_NS
+    return at_ns + offset.add_ns, offset.delay_ns // 2 + LATENESS_NS
 
 
 def compare_clocks(told_wall_ns: int | None, heard_wall_ns: int) -> float | None:

@@ -26,15 +26,13 @@ from launcher.core.frozen import frozen, replace
 from launcher.core.redact import printable, quote
 from launcher.core.supervision import Restarts
 from launcher.core.wire import pack, unpack
-from launcher.failure.arbiter import STALLED, Event
-from launcher.failure.reason import STALLED_STATUS
 from launcher.hang.job import JobEvidence
 from launcher.hang.model import Looked, Quiet
 from launcher.job import between, commands, controller, events
-from launcher.job.feed import EventQueue
 from launcher.job.settings import SAY_EVERY_S
 from launcher.job.silence import Silence
 from launcher.job.state import Phase
+from launcher.job.state_machine import StateMachine
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,7 +45,6 @@ if TYPE_CHECKING:
     from launcher.cluster.roll import FindReasons
     from launcher.cluster.settings import Shape
     from launcher.core.log import Say
-    from launcher.failure.model import Cause
     from launcher.job.state import State
     from launcher.process.loop import Loop
     from launcher.recovery.history import History
@@ -156,15 +153,17 @@ class Coordinator:
         own = Member(0, {**vars(join), "clock_ahead_s": 0.0}, shape.address)
         job = shape.make_job(restarts or Restarts(), shape.timeout_s, run)
         self._run = run
-        state = controller.begin(job, own.session, now, own.host, own.described)
-        self.members = members = Members(shape, own, state)
+        begun = controller.begin(job, own.session, now, own.host, own.described)
+        self._job = StateMachine(
+            controller.step, begun, self._do, lambda event, error: rescue(self.state, event, error)
+        )
+        self.members = members = Members(shape, own, self._job)
         self._attempts = Attempts(members, history, self.say)
         self._missing = Missing(members, find_reasons, acceptor, service.name_host)
         self._admission = Admission(
             members, self.feed, acceptor.turned_away, self._attempts.say, service.find_rank
         )
         self.may_leave = False
-        self._feed = EventQueue(self._step, lambda event, error: rescue(self.state, event, error))
         self._silence = Silence(shape.given_up_s) if shape.serves else Silence()
         self._sent: dict[type, tuple[object, object]] = {}
         """The latest command of each type that went to all nodes, and its message."""
@@ -172,10 +171,12 @@ class Coordinator:
         """What came first in the last attempt that has failed."""
         self._tick_at: float | None = now + TICK_S
         self._say_at = now + SAY_EVERY_S
-        self.evidence = self._make_evidence(0)
+        self.evidence = JobEvidence(
+            members.list_open, members.name, members.place, shape.world_size, self.broadcast, self.feed
+        )
 
     def _admit(self, connection: Connection, address: str, message: Message) -> None:
-        if self._shape.serves:
+        if self._shape.serves:  # its streams end with its connection, and so it is lost
             self._cut(self.members.find(str(message.get("session"))), "it has joined again")
         self._admission.take(connection, address, message)
 
@@ -188,12 +189,7 @@ class Coordinator:
 
     def feed(self, event: events.JobEvent) -> None:
         """Let the controller handle an event, and do what it decides."""
-        self._feed(self._service.amend(event))
-
-    def _step(self, event: events.JobEvent) -> None:
-        self.members.state, found = controller.step(self.state, event, time.monotonic())
-        for command in found:
-            self._do(command)
+        self._job.feed(self._service.amend(event))
 
     def _do(self, command: commands.JobCommand) -> None:
         match command:
@@ -229,7 +225,11 @@ class Coordinator:
         attempts, number = self._attempts, command.attempt
         attempts.release()
         try:
-            start = messages.Start(number, **{**self._agree(number), **self._describe_nodes(command.order)})
+            agreed = self._agree(number)
+            seats = {str(index): rank for index, rank in self.state.seats.items()}
+            addresses = self.members.find_addresses(command.order) if self._shape.tells_hosts else None
+            hosts = None if addresses is None else pack_hosts(addresses)
+            start = messages.Start(number, **{**agreed, "seats": seats, "hosts": hosts})
         except (OSError, LauncherError) as error:
             why = f"node 0 finds no port for attempt {number}: {printable(str(error))}"
             self.feed(events.Unable(0, why))
@@ -237,15 +237,9 @@ class Coordinator:
         except Exception as error:
             self.feed(events.Unable(0, describe_error(error)))
             raise
-        self.evidence = self._make_evidence(number)
+        self.evidence.begin(number)
         self._send_all(command, start)
         attempts.note_start()
-
-    def _describe_nodes(self, order: tuple[int, ...]) -> Mapping[str, Any]:
-        """Return the part of the start signal about nodes: which took the place of others, all addresses."""
-        seats = {str(index): rank for index, rank in self.state.seats.items()}
-        hosts = pack_hosts(self.members.find_addresses(order)) if self._shape.tells_hosts else None
-        return {"seats": seats, "hosts": hosts}
 
     def _go_on(self, command: commands.EndAttempt) -> None:
         """Say that another attempt follows; its lines wait for the report of the one that has failed."""
@@ -372,15 +366,11 @@ class Coordinator:
 
     def hear(self, index: int, message: object) -> None:
         """Handle a message of a node, which may be node 0 itself."""
-        is_spare, attempt = self.members.number_of(index) < 0, self.state.attempt
-        number = 0 if attempt is None else attempt.number
+        is_spare, number = self.members.number_of(index) < 0, self.state.attempt_number
         match message:
             case events.Left():
                 self.feed(events.Left(index))
-                member = self.members.by_index.get(index)
-                if member is not None and member.connection is not None:
-                    member.connection.close()
-                    self._lose(member, CLOSED, has_exited=True)
+                self._cut(self.members.by_index.get(index), CLOSED, has_exited=True)
             case events.Failed():
                 self.feed(read_failure(index, self.members.place(index), message))
             case events.Ready():
@@ -413,11 +403,11 @@ class Coordinator:
         self.feed(events.Disconnected(index, heard, has_exited, why))
         self._service.on_closed(index, why)
 
-    def _cut(self, member: Member | None, why: str) -> None:
-        """Give up the connection of a node that serves: its streams end with it, and so it is lost."""
+    def _cut(self, member: Member | None, why: str, *, has_exited: bool = False) -> None:
+        """End the connection of a node, if it has one."""
         if member is not None and member.connection is not None:
             member.connection.close()
-            self._lose(member, why)
+            self._lose(member, why, has_exited=has_exited)
 
     # --- messages to nodes
 
@@ -449,20 +439,6 @@ class Coordinator:
         """Return the numbers of all, present, lost and spare nodes, and the hosts of the spare ones."""
         return self.members.count()
 
-    def _make_evidence(self, attempt: int) -> JobEvidence:
-        members = self.members
-        return JobEvidence(
-            members.list_open, members.name, members.place, members.shape.world_size,
-            attempt, self.broadcast, self._hang,
-        )  # fmt: skip
-
-    def _hang(self, index: int, what: str, cause: Cause) -> None:
-        """End the attempt, because the job hangs."""
-        attempt = self.state.attempt
-        if attempt is not None:
-            event = Event(index, STALLED, time.monotonic_ns(), STALLED_STATUS, what=what, cause=cause)
-            self.feed(events.Failed(index, event, attempt.number))
-
     # --- time
 
     @property
@@ -475,7 +451,7 @@ class Coordinator:
         """When to call `fire`."""
         if self._tick_at is None:
             return None
-        times = (self._tick_at, self.state.due, self.evidence.due, self.acceptor.due)
+        times = (self._tick_at, self._job.due, self.evidence.due, self.acceptor.due)
         return min(due for due in times if due is not None)
 
     def fire(self, now: float) -> None:
@@ -490,8 +466,7 @@ class Coordinator:
                 else:
                     self.feed(events.Silent(index, heard))
             self._tick_at = now + TICK_S
-        if self.state.due is not None and now >= self.state.due:
-            self.feed(events.Tick())
+        self._job.fire(now)
         if self._attempts.holds and now >= self._attempts.report_by:
             self._attempts.release()
         if now >= self._say_at:

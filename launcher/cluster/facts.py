@@ -16,7 +16,7 @@ from launcher.core.version import __version__
 from launcher.machine.gpus import read_driver_version
 from launcher.machine.libraries import find_library
 from launcher.machine.packages import NCCLS
-from launcher.recovery.nodes import read_machine
+from launcher.recovery.bad_nodes import read_machine
 from launcher.sources.launched import MARKER
 
 TYPE_CHECKING = False

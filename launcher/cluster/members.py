@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from launcher.channel.connection import Connection
     from launcher.cluster.settings import Shape
     from launcher.job.state import State
+    from launcher.job.state_machine import StateMachine
 
     Message = dict[str, object]
 
@@ -116,16 +117,20 @@ class Members:
 
     Attributes:
         shape: The job.
-        state: The same job, as the controller knows it.
         by_index: The launchers, node 0 included.
     """
 
-    def __init__(self, shape: Shape, own: Member, state: State) -> None:
-        self.shape, self.state = shape, state
+    def __init__(self, shape: Shape, own: Member, job: StateMachine[State]) -> None:
+        self.shape, self._job = shape, job
         self.by_index: dict[int, Member] = {own.index: own}
         self._by_session: dict[str, Member] = {own.session: own}
         self._buckets: dict[tuple[int, type], Bucket] = {}
         self._leaving: deque[Connection] = deque()
+
+    @property
+    def state(self) -> State:
+        """The same job, as the controller knows it."""
+        return self._job.state
 
     def put(self, member: Member) -> None:
         """Add a launcher; it replaces an earlier one with its index."""

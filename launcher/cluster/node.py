@@ -17,6 +17,7 @@ from launcher.agent.runtime import NodePlace
 from launcher.cluster import messages
 from launcher.cluster.agreed import name_mark, read_rank
 from launcher.cluster.client import CoordinatorClient
+from launcher.cluster.clocks import read_clock
 from launcher.cluster.coordinator import Coordinator
 from launcher.cluster.outcome import lose_coordinator, read_refusal, read_verdict
 from launcher.cluster.questions import Questions
@@ -24,18 +25,17 @@ from launcher.core.errors import EXIT_NOT_READY, LauncherError, NotReady
 from launcher.core.frozen import replace
 from launcher.core.model import NODE
 from launcher.core.redact import printable, redact
-from launcher.core.shorten import fit, fit_all
+from launcher.core.shorten import fit
 from launcher.core.signal import signal
-from launcher.core.wire import SECONDS_MAX
-from launcher.failure.arbiter import GAVE_UP, LATENESS_NS, PREEMPTED, RANK, REFUSED, UNMET, UNPROVEN, Event
-from launcher.hang.model import Hung, Look, Looked, Quiet, Reached, Seen
+from launcher.failure.arbiter import GAVE_UP, PREEMPTED, RANK, REFUSED, UNMET, UNPROVEN, Event
+from launcher.hang.model import Hung, Look, Seen
 from launcher.job import commands, events, node
-from launcher.job.feed import EventQueue
 from launcher.job.refusals import node_0_missing
 from launcher.job.settings import BEAT_S, LATE_COMERS_S, LEAVE_S, SAY_EVERY_S
+from launcher.job.state_machine import StateMachine
 from launcher.preemption.events import ANNOUNCED, DUE, LATEST_S, WITHDRAWN
 from launcher.process.loop import Every
-from launcher.process.signals import ENDING_IDLE, ending_of, name_signal
+from launcher.process.signal_file import ENDING_IDLE, ending_of, name_signal
 from launcher.recovery.policy import Decision
 from launcher.remote.starter import tell_starter
 
@@ -47,16 +47,12 @@ if TYPE_CHECKING:
     from launcher.agent.agent import AgentParts
     from launcher.agent.runtime import Runtime
     from launcher.cluster.settings import Shape
-    from launcher.hang.model import Answer
-    from launcher.observers.stragglers import Numbers
     from launcher.process.spawn import Child, Process
 
     Channel = Coordinator | CoordinatorClient
     MakeChannel = Callable[["ClusterNode"], Channel]
     MakeChildren = Callable[[messages.Start], Sequence[Child]]
 
-PORTS_S, PORTS_EVERY_S = 5.0, 0.1
-"""How long, and how often, a restart looks whether the ports of the last attempt are free."""
 LAST_TRY_S, JOIN_TRY_S = 5.0, 1.0
 """Seconds for a node that gave up node 0 to tell it so, and for one that is told to stop while it calls."""
 ARRIVE_S = 1.0
@@ -74,19 +70,18 @@ class ClusterNode:
         shape: The job, and this node's place in it.
         parts: The parts of the agent; set before it runs, like `runtime`.
         runtime: Values and tools of the launcher.
-        state: What this node does.
         agreed: Values of the start signal of the attempt that runs, or ran last; None before the first.
         over: How the job has ended, once node 0 has decided, or is lost.
         subscribers: Handlers of messages of node 0 that are not the channel's own, by type.
         channel: Channel to the other nodes: `Coordinator` on node 0, `CoordinatorClient` on the others; set
             by `gather`.
-        feed: Handles an event of this node, and does what follows.
+        machine: What this node does; set by `gather`.
     """
 
     parts: AgentParts
     runtime: Runtime
     channel: Channel
-    state: node.NodeState
+    machine: StateMachine[node.NodeState]
 
     def __init__(
         self,
@@ -110,13 +105,11 @@ class ClusterNode:
         self.subscribers: dict[type, Callable[[Any], None]] = {messages.NodeNotice: self._on_notice}
         self._make_channel, self._make_children = make_channel, make_children
         self._make_twin = make_twin
-        self.feed = EventQueue(self._take)
         self._stop: commands.Stop | None = None
         self._has_begun = self._has_failed = False
         self._told = messages.Start()
         self._again: messages.Again | None = None
         self._to_check: int | None = None
-        self._reported: messages.First | None = None
         self._still_to_come: int | None = None
 
     def say(self, text: str, event: str, **fields: object) -> None:
@@ -127,17 +120,17 @@ class ClusterNode:
     def coordinate(self) -> Coordination:
         """Return what the agent asks and reports."""
         return Coordination(
-            lambda runtime: None, self.gather, shares_terminal=False, has_others=True,
+            self.gather, shares_terminal=False, has_others=True,
             speaks=self.shape.speaks, awaits_deadline=True, name_run=self._name_run,
             find_mark=lambda: name_mark(self._name_run(self.runtime.run_id), self.shape.index),
             find_questions=lambda: self.questions,
             find_lease=lambda: self.state.lease_until if self.runtime.watch.restarts.most else None,
             begin=self._keep_time, began=self.began, takes_signal=self.takes_signal, on_told=self.on_told,
             on_ranks_ended=lambda: self.feed(node.Succeeded(self.parts.observers.progressed)),
-            on_failure=self.on_failure, on_quiet=self.on_quiet, joins_hangs=not self.shape.keep_going,
+            on_failure=self.on_failure, send_evidence=lambda message: self.channel.send(message),
+            joins_hangs=not self.shape.keep_going,
             on_reason=lambda why: self._tell_event(why.kind, why.status, BEFORE.get(why.kind, "") + why.what),
-            takes_evidence=self.takes_evidence, on_refused=self.on_refused,
-            on_preemption=self.on_preemption, describe_state=self.describe_state,
+            on_refused=self.on_refused, on_preemption=self.on_preemption, describe_state=self.describe_state,
             read_delay_s=lambda: self.channel.delay_s, describe_nodes=lambda: self.channel.count_nodes(),
             restarts=self.restarts, finish=self.finish,
             report_killed=lambda: self.channel.report_killed(), close=self.close,
@@ -149,24 +142,14 @@ class ClusterNode:
 
     # --- the state of this node
 
-    def _take(self, event: object) -> None:
-        self.state, found = node.step(self.state, event, time.monotonic())
-        for command in found:
-            self._do(command)
-        if self.state.gave_up and self.state.has_begun and self.over is None:  # none is left to agree with
-            what, self.over = lose_coordinator(self.shape)
-            if self.shape.keep_going:
-                self.say(f"{what} (--keep-going: this node goes on)", "elsewhere")
-
     @property
-    def due(self) -> float | None:
-        """When to call `fire`."""
-        return self.state.due
+    def state(self) -> node.NodeState:
+        """What this node does."""
+        return self.machine.state
 
-    def fire(self, now: float) -> None:
-        """Let time pass."""
-        if self.state.due is not None and now >= self.state.due:
-            self.feed(events.Tick())
+    def feed(self, event: object) -> None:
+        """Handle an event of this node, and do what follows."""
+        self.machine.feed(event)
 
     def _do(self, command: node.Command) -> None:
         runtime = self.runtime
@@ -195,12 +178,6 @@ class ClusterNode:
             case node.Lease() if runtime.watch.restarts.most and runtime.group.watchdog is not None:
                 runtime.group.watchdog.renew(command.until)
 
-    def _turn_while(self, is_waiting: Callable[[], bool]) -> None:
-        """Run the loop while something is awaited."""
-        while is_waiting():
-            self.runtime.loop.turn()
-            self.runtime.loop.guard(self.runtime.group.collect)
-
     def _awaits_start(self) -> bool:
         """Whether the next attempt has not started yet; meanwhile check this node's readiness."""
         if self._to_check is not None:
@@ -219,9 +196,10 @@ class ClusterNode:
         """
         runtime, observers, shape = self.runtime, self.parts.observers, self.shape
         rule = runtime.watch.restarts
-        self.channel = channel = self._make_channel(self)
         roll_call_s = shape.timeout_s if shape.index else math.inf  # node 0 decides how long it takes
-        self.state = node.begin(shape.make_job(rule, roll_call_s), shape.index, time.monotonic())
+        begun = node.begin(shape.make_job(rule, roll_call_s), shape.index, time.monotonic())
+        self.machine = StateMachine(node.step, begun, self._do)
+        self.channel = channel = self._make_channel(self)
         wait_for_gpus = self.parts.outcomes.wait_for_gpus
         self._readiness = Readiness(
             runtime.loop, runtime.group, rule.health_argv, wait_for_gpus, self.feed, shape.index
@@ -237,9 +215,7 @@ class ClusterNode:
             begin = channel.feed
             runtime.loop.guard(lambda: begin(events.Tick()))
         try:
-            while self._awaits_start() and runtime.forwarder.told is None:
-                runtime.loop.turn()
-                runtime.group.reap()
+            runtime.group.turn_while(lambda: self._awaits_start() and runtime.forwarder.told is None)
         finally:
             if twin is not None:
                 twin.close()
@@ -277,33 +253,17 @@ class ClusterNode:
         """
         self.runtime.attempt = self.state.attempt
         try:
-            children = self._wait_for_children()
+            children = self._make_children(self.agreed or messages.Start())
             self.parts.take(children, find_programs(children))
         except LauncherError as error:
             self.on_refused(error)
             raise
         self._has_begun = True
 
-    def _wait_for_children(self) -> Sequence[Child]:
-        """Return our processes; after a failure the kernel may need a moment to free their ports.
-
-        Raises:
-            LauncherError: They cannot be started.
-        """
-        runtime = self.runtime
-        deadline = time.monotonic() + (PORTS_S if self.state.attempt else 0.0)
-        while True:
-            try:
-                return self._make_children(self.agreed or messages.Start())
-            except NotReady:
-                if time.monotonic() > deadline or runtime.forwarder.told is not None:
-                    raise
-            runtime.loop.turn_until(lambda: runtime.forwarder.told is not None, PORTS_EVERY_S)
-
     def _keep_time(self) -> None:
         """Have the loop call what is due here; node 0 answers itself."""
         timers = self.runtime.loop.timers
-        timers += [self.channel, self, self.questions]
+        timers += [self.channel, self.machine, self.questions]
         if not self.shape.index:
             self.feed(node.Answered(time.monotonic()))
             timers.append(Every(BEAT_S, lambda: self.feed(node.Answered(time.monotonic()))))
@@ -319,7 +279,7 @@ class ClusterNode:
 
     def deliver(self, message: object) -> None:
         """Handle a message of node 0."""
-        runtime, parts = self.runtime, self.parts
+        runtime = self.runtime
         match message:
             case messages.Start():
                 rank = read_rank(message, self.shape)
@@ -341,18 +301,8 @@ class ClusterNode:
             case commands.News():
                 if message.by != self.shape.node_rank:
                     self.say(f"{message.why} (--keep-going: this node goes on)", "elsewhere")
-            case Look():
-                number = message.number
-
-                def take(answers: Sequence[Answer], progress: Numbers) -> None:
-                    self.takes_evidence(answers, progress, number)
-
-                runtime.loop.guard(lambda: parts.evidence.ask_all(take))
-            case Hung():
-                runtime.loop.guard(lambda: parts.evidence.show(message.headline, message.lines))
-            case Seen():
-                if message.attempt == self.state.attempt:
-                    parts.evidence.groups = message.groups
+            case Look() | Hung() | Seen():
+                runtime.loop.guard(lambda: self.parts.evidence.hear(message))
             case messages.Over() | messages.Refuse():
                 self.over = self.over or message
                 self.feed(commands.EndJob(message.status))
@@ -406,36 +356,23 @@ class ClusterNode:
     def _send(self, event: events.JobEvent) -> None:
         """Send node 0 an event of this node."""
         if isinstance(event, events.Failed) and event.event.kind == GAVE_UP:  # it has our clock's time
-            at_ns, within_ns = self._read_clock(event.event.at_ns)
+            at_ns, within_ns = read_clock(self.channel.offset, event.event.at_ns)
             event = replace(event, event=replace(event.event, at_ns=at_ns, within_ns=within_ns))
+            if self.over is None:  # none is left to agree with
+                what, self.over = lose_coordinator(self.shape)
+                if self.shape.keep_going:
+                    self.say(f"{what} (--keep-going: this node goes on)", "elsewhere")
         elif isinstance(event, events.Exited) and event.record is not None:
             event = replace(event, record=fit(event.record))
         if not isinstance(event, events.Left):  # it leaves when its last message has arrived
             self.channel.send(event)
 
-    def _read_clock(self, at_ns: int) -> tuple[int, int]:
-        """Return a time of our monotonic clock by node 0's, and its maximum error."""
-        offset = self.channel.offset
-        if offset is None:
-            return at_ns, LATENESS_NS
-        return at_ns + offset.add_ns, offset.delay_ns // 2 + LATENESS_NS
-
     def _tell_event(self, kind: str, status: int, what: str, left_ms: int | None = None, **more: Any) -> None:
         """Report an event that ends the attempt; ``more``: fields of `Event`."""
         self._has_failed = True
-        at_ns, within_ns = self._read_clock(time.monotonic_ns())
+        at_ns, within_ns = read_clock(self.channel.offset, time.monotonic_ns())
         what, index = printable(redact(what)), self.shape.index
         self.feed(node.Broke(Event(index, kind, at_ns, status, within_ns, what=what, **more), left_ms))
-
-    def takes_evidence(self, answers: Sequence[Answer], progress: Numbers = (), number: int = 0) -> bool:
-        """Report what this node's ranks do; ``number``: of the `Look`, or 0 before a stop."""
-        from launcher.hang.packing import pack
-
-        reached = tuple(Reached(rank, at) for rank, at in progress if 0 <= at <= SECONDS_MAX)
-        records = fit_all(self.parts.evidence.records)
-        packed = pack(answers, threads=False)
-        self.channel.send(Looked(packed, number, self.state.attempt, reached, records))
-        return True
 
     # --- from the agent
 
@@ -471,14 +408,6 @@ class ClusterNode:
             facts={**facts, "code": process.code or 0}, called=child.called,
         )  # fmt: skip
 
-    def on_quiet(self, what: str | None, more_s: float) -> bool:
-        """Tell node 0 that nothing happens here, or that something does again: it asks all nodes."""
-        if self.shape.keep_going:
-            return False
-        ends = self.runtime.watch.on_stall == "stop"
-        self.channel.send(Quiet(what or "", ends, self.state.attempt, more_s))
-        return True
-
     def on_refused(self, error: LauncherError) -> None:
         """Leave the job, because our processes cannot be started: the other nodes would wait for them."""
         self.runtime.loop.guard(lambda: self._tell_event(REFUSED, error.exit_status, error.summary))
@@ -490,15 +419,11 @@ class ClusterNode:
         """Tell all nodes that this node is to be preempted, or no longer; ``ends``: the job ends by that."""
         left_ms, runtime = int(left_s * 1000), self.runtime
         is_ending = self._stop is not None or runtime.forwarder.told is not None or self._has_failed
-        has_ended_well = not self._has_ranks and runtime.first is None and not is_ending
+        has_ended_well = not runtime.group.has_ranks and runtime.first is None and not is_ending
         if kind != DUE:
             self.channel.send(messages.MachineNotice(kind, what[:NOTICE_LENGTH], left_ms))
         elif ends or runtime.watch.restarts.most or has_ended_well:
             self._tell_event(PREEMPTED, EXIT_NOT_READY, what, left_ms)
-
-    @property
-    def _has_ranks(self) -> bool:
-        return any(not one.child.companion for one in self.runtime.group.running.values())
 
     def describe_state(self) -> str | None:
         """Return what the node waits for; None while its ranks run."""
@@ -510,7 +435,7 @@ class ClusterNode:
             return self.parts.outcomes.describe_wait(number, self.channel.starts_at)
         if not self._has_begun:
             return f"waits for the other {member}s"
-        return None if self._has_ranks else f"ended, waits for the other {member}s"
+        return None if self.runtime.group.has_ranks else f"ended, waits for the other {member}s"
 
     # --- the end
 
@@ -527,7 +452,7 @@ class ClusterNode:
         self._report(again.over)
         self.say(again.why, "restart")
         self._has_begun = False
-        self._turn_while(self._awaits_start)
+        self.runtime.group.turn_while(self._awaits_start)
         if self.state.phase is node.NodePhase.OVER:
             return False
         self._take_children()
@@ -536,8 +461,6 @@ class ClusterNode:
     def _end_attempt(self) -> None:
         """Tell node 0 how our processes ended, and wait until it has told what follows."""
         outcome = self.parts.outcomes.find()
-        if outcome.line:
-            self.say(outcome.line, "survivors")
         is_held, progressed = bool(self.runtime.group.find_survivors()), self.parts.observers.progressed
         self.feed(node.Done(outcome.status, outcome.verdict, progressed, is_held))
         say_at = time.monotonic() + SAY_EVERY_S
@@ -552,25 +475,19 @@ class ClusterNode:
                 )
             return self._again is None and self.state.phase is not node.NodePhase.OVER
 
-        self._turn_while(is_waiting)
+        self.runtime.group.turn_while(is_waiting)
 
     def _report(self, over: messages.Over) -> None:
-        """Report once which process failed first, with the same words on every node."""
-        if over.first is not None and over.first == self._reported:
-            return
-        self._reported = over.first
+        """Report once which process failed first."""
         runtime, shape, outcomes = self.runtime, self.shape, self.parts.outcomes
         own = outcomes.find().verdict
         # In a rehearsal all nodes share one screen: without node 0, node 1 reports.
         stands_in = self.state.gave_up and runtime.environ.get("LAUNCHER_REHEARSED") == "1"
-
-        def report() -> None:
-            verdict = read_verdict(over, own, shape, runtime.started_ns, runtime.attempt)
-            if verdict is not None:
-                speaks = shape.speaks or stands_in
-                outcomes.publish(verdict, shown=speaks, speaks=speaks)
-
-        runtime.loop.guard(report)
+        outcomes.report_job(
+            over.first,
+            lambda: read_verdict(over, own, shape, runtime.started_ns, runtime.attempt),
+            speaks=shape.speaks or stands_in,
+        )
 
     def finish(self, report: Callable[[], int]) -> int:
         """Report how the job ended, and return its status."""

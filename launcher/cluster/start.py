@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 
 from launcher.agent.agent import Agent, find_programs, widen_cpus
 from launcher.agent.runtime import NodePlace
@@ -21,7 +22,7 @@ from launcher.cluster.reach import find_address
 from launcher.cluster.roll import look_for
 from launcher.cluster.settings import Shape
 from launcher.core.environ import is_loopback
-from launcher.core.errors import LauncherError
+from launcher.core.errors import LauncherError, NotReady
 from launcher.core.model import NODE, RANK
 from launcher.core.redact import printable
 from launcher.core.wire import parse
@@ -45,6 +46,9 @@ if TYPE_CHECKING:
     Feed = Callable[[object], None]
     MakeChildren = Callable[[Plan], Sequence[Child]]
     Replan = Callable[[int, Mapping[int, int], tuple[str, ...]], Plan]
+
+PORTS_S, PORTS_EVERY_S = 5.0, 0.1
+"""How long, and how often, a restart looks whether the ports of the last attempt are free."""
 
 
 def run_together(
@@ -96,7 +100,16 @@ def run_together(
         return make_coordinator(plan, shape, address, join, key, node, replan)
 
     def make(agreed: Start) -> Sequence[Child]:
-        return make_children(adopt(plan, agreed, read_seats(agreed, shape), replan))
+        """Return our processes; after a failure the kernel may need a moment to free their ports."""
+        loop, forwarder = agent.runtime.loop, agent.runtime.forwarder
+        until = time.monotonic() + (PORTS_S if agreed.attempt else 0.0)
+        while True:
+            try:
+                return make_children(adopt(plan, agreed, read_seats(agreed, shape), replan))
+            except NotReady:
+                if time.monotonic() > until or forwarder.told is not None:
+                    raise
+            loop.turn_until(lambda: forwarder.told is not None, PORTS_EVERY_S)
 
     if plan.widen_cpus:
         widen_cpus()

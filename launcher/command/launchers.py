@@ -206,7 +206,7 @@ def read_facts(command: Command, options: Options) -> tuple[Options, list[str]]:
         try:
             given[flag.dest] = Given(flag.parse(text) if flag.parse else True, origin, text)
         except Malformed:
-            notes.append(f"{origin} is for {command.name} to understand: the job may be another one")
+            notes.append(f"only {command.name} understands {origin}, so this may be a different job")
     for dest, nearer in given.items():
         ours = options.get(dest)
         if ours is not None and not ours.is_platforms and ours.value != nearer.value:

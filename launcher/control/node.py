@@ -15,8 +15,9 @@ from launcher.core.redact import quote, quote_command
 from launcher.core.version import __version__
 from launcher.hang.limits import TEXT_LENGTH
 from launcher.hang.packing import pack
+from launcher.machine.cgroup import read_memory_use
 from launcher.machine.host import Host
-from launcher.output.progress import Gpus, MemoryGauge
+from launcher.output.progress import Gpus
 from launcher.process.families import FamilyUse, Processes, find_workers, read_table
 from launcher.process.program import run_program
 
@@ -46,9 +47,9 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 @cache
-def open_gauges(visible: str | None) -> tuple[Gpus, MemoryGauge]:
-    """Return the gauges, which are expensive to open and are kept from one question to the next."""
-    return Gpus(visible), MemoryGauge(Host())
+def open_gpus(visible: str | None) -> Gpus:
+    """Return the GPUs, which are expensive to open and are kept from one question to the next."""
+    return Gpus(visible)
 
 
 def identify(runtime: Runtime) -> Message:
@@ -80,8 +81,7 @@ def read_node(
     """
     values = dict(numbers)
     now, table = time.monotonic(), read_table()
-    of_gpus, of_memory = open_gauges(runtime.environ.get(VISIBLE))
-    gpus, memory = of_gpus.read(now), of_memory.read()
+    gpus, memory = open_gpus(runtime.environ.get(VISIBLE)).read(now), read_memory_use(Host())
     ranks = [
         {**rank, **_read_pace(rank["rank"], paces, values)}
         for process in runtime.group.processes

@@ -142,7 +142,7 @@ class Responder:
         self._facts: tuple[float, Message] | None = None
         """When they are too old (monotonic seconds), and what was read of this node."""
         self._wanting: list[Take] = []
-        """Who waits for facts that are being read."""
+        """Requests that wait for facts that are being read."""
         self._next_step = 0.0
         self._programs = 0
 

@@ -8,7 +8,7 @@ device), no other user may have been able to put it there.
 
 All other modules write through this one (`tests/unit/test_file_rule.py` lists the few exceptions). ``at`` is
 the descriptor of a directory, for a path inside of it: what happens to the folder's own path does not matter.
-It imports nothing of the launcher and runs on Python 3.8, because `launcher.guest` uses it in user programs.
+It imports nothing of the launcher and runs on Python 3.8, because `launcher.inprocess` uses it.
 
 Source: fs.protected_symlinks, protected_regular and protected_fifos of the kernel (sysctl/fs.rst). They check
 more properties of a file, but only in some directories.

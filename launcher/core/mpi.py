@@ -1,7 +1,7 @@
 """MPI families and other starters of ranks: the variables that each of them sets, reads and keeps.
 
 To add a family: a row in ``mpi.txt``; a file in `launcher.sources` (none if it is only names), and a
-block in ``sources/table.txt`` and in ``sources/signs.txt``; its rank and size in `launcher.guest.marker`,
+block in ``sources/table.txt`` and in ``sources/signs.txt``; its rank and size in `launcher.inprocess.marker`,
 which imports nothing; a golden case. For ``--engine mpirun``: its ``--version`` output in
 `launcher.machine.mpi`, its options in ``engines/dialects.txt``, its command in a rehearsal in
 `launcher.rehearse.mpirun`. If its ranks need other settings: `launcher.fabrics.settings`, and

@@ -142,5 +142,5 @@ def refuse_framework(engine: str, options: Options, *, is_command: bool) -> None
         return
     asked = options.origins("engine") if engine == TORCHRUN else []
     other = asked[0] if asked else f"what calls for {engine}"
-    more = f"; --engine {PROCESS} starts {engine} in place of each process" if is_command else ""
+    more = f"; --engine {PROCESS} starts {engine} instead of each process" if is_command else ""
     raise make_error("engine-and-framework", refused=refused[0], engine=engine, other=other, more=more)

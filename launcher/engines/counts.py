@@ -90,7 +90,7 @@ def _check_count(given: Given, complete: bool, ledger: Ledger, request: Request)
     if asked != 1 and (complete or found.claim.source == DEFAULTS):
         return  # nodes of several jobs or a part of the nodes, each with its rank; or an image's defaults
     nodes = "1 node" if asked == 1 else f"{asked} nodes"
-    more = f"; for a job of its own on each node: {ALONE}" * (asked == 1)
+    more = f"; for a separate job on each node: {ALONE}" * (asked == 1)
     known = {"found": found.claim.value, "found_origin": found.claim.origin}
     name, other = name_only(given.origin), name_only(found.claim.origin)
     is_users = other in USERS and not name.startswith("-")

@@ -15,9 +15,9 @@ from launcher.core.errors import make_error
 from launcher.core.frozen import replace
 from launcher.engines import wrapped
 from launcher.engines.mpirun import HOSTFILE, plan_fleet, plan_server
+from launcher.machine.gpus import VISIBLE
 from launcher.machine.own_names import own_places
 
-VISIBLE = "CUDA_VISIBLE_DEVICES"
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.command.launchers import Command

@@ -13,6 +13,7 @@ from launcher.core import mpi
 from launcher.core.blocks import read_blocks
 from launcher.core.redact import is_secret
 from launcher.frameworks import starters
+from launcher.machine.gpus import VISIBLE
 from launcher.sources.rows import NODES, PLATFORMS
 
 TYPE_CHECKING = False
@@ -55,9 +56,7 @@ def list_withheld(environ: Mapping[str, str], asked: Sequence[str] = ()) -> tupl
 
 
 def plan_starter_environ(
-    environ: Mapping[str, str],
-    forwarded: Collection[str],
-    variables: Sequence[tuple[str, str]],
+    environ: Mapping[str, str], forwarded: Collection[str], variables: Sequence[tuple[str, str]]
 ) -> dict[str, str]:
     """Return the environment of mpirun itself: the variables that it needs, and those that ranks get.
 
@@ -89,7 +88,7 @@ def _is_wanted(environ: Mapping[str, str], name: str, asked: Sequence[str]) -> b
 
 
 def _is_of_node(name: str, value: str) -> bool:
-    if name == "CUDA_VISIBLE_DEVICES":
+    if name == VISIBLE:
         return any(item.strip().startswith(("GPU-", "MIG-")) for item in value.split(","))
     is_named = name in OF_A_NODE or name.startswith(OF_A_NODE_PREFIXES)
     return is_named and name not in _ROWS["job"].words("names")

@@ -16,8 +16,8 @@ from launcher.core.frozen import replace
 from launcher.core.model import MPIRUN, Fleet, NodeCommand, Setting
 from launcher.engines import dialects
 from launcher.engines.forward import choose_forwarded, plan_starter_environ
-from launcher.guest.marker import TOKEN
 from launcher.identity.rendezvous import plan_control_ports
+from launcher.inprocess.marker import TOKEN
 from launcher.machine.infiniband import is_usable, read_ports
 from launcher.machine.network import find_interface, network_of, read_interfaces
 from launcher.machine.own_names import address_of

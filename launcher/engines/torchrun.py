@@ -20,7 +20,7 @@ from launcher.frameworks.torch import UNBUFFERED
 from launcher.identity.rendezvous import choose_backend
 from launcher.machine.network import address_towards
 from launcher.machine.pythons import own_program, own_python
-from launcher.options.flags import PASSED_TO_TORCHRUN
+from launcher.options.flags import PASSED_TO_TORCHRUN, PASSED_TO_WORKERS
 from launcher.options.given import PET_PREFIX
 from launcher.options.reading import VARIABLES
 
@@ -41,8 +41,6 @@ In the agent's store they look for each other under their restart count. This co
 that failed and a node that learned of the failure: with torch 2.13 no job of several nodes survives its first
 restart.
 """
-OF_A_WORKER = ("gpus_per_process", "framework", "expand_args", "local_rank_arg")
-"""Flags of ours about each process."""
 
 
 def plan_agent(job: Case, python: str) -> NodeCommand:
@@ -87,7 +85,7 @@ def starts_inside(options: Options) -> str:
 
 def _plan_worker(job: Case) -> list[str]:
     """Return the command line of a worker in our own Python, which certainly has this package."""
-    flags = ["run", *job.options.spell(OF_A_WORKER)]
+    flags = ["run", *job.options.spell(PASSED_TO_WORKERS)]
     if not job.environ.get("OMP_NUM_THREADS"):
         flags.insert(0, "--own-threads")
     if job.binding.mode != "none":

@@ -16,6 +16,7 @@ from launcher.core.mpi import STARTED_BY_MPI
 from launcher.engines.torchrun import plan_flags, plan_settings
 from launcher.frameworks import starters
 from launcher.identity.rendezvous import LOOPBACK
+from launcher.machine.gpus import VISIBLE
 from launcher.options.given import PET_PREFIX
 
 TYPE_CHECKING = False
@@ -50,7 +51,7 @@ def plan_agent(job: Case, own: Command) -> NodeCommand:
     if rank is not None and not own.starts_job and not job.allocation.ranks_at_start:
         told = replace(told, variables={"NODE_RANK": str(rank), **told.variables})
     settings = [
-        Setting(name, text, f"tells {own.name} about the job") for name, text in told.variables.items()
+        Setting(name, text, f"passes the job on to {own.name}") for name, text in told.variables.items()
     ]
     unset = {*starters.plan_agent_unset(job.environ, torch=own.has_agent, rewritten=False)}
     if own.starts_job and not any(starter in job.environ for starter in STARTED_BY_MPI):
@@ -126,7 +127,7 @@ def _tell_deepspeed(job: Case, own: Command, _told: Told) -> Told:
     nodes, hosts = job.nodes or 1, job.allocation.hosts
     if job.nodes == 1:
         # With --num_gpus it ignores CUDA_VISIBLE_DEVICES
-        is_free = job.options.get("nproc_per_node") is not None or not job.environ.get("CUDA_VISIBLE_DEVICES")
+        is_free = job.options.get("nproc_per_node") is not None or not job.environ.get(VISIBLE)
         counts = is_free and not own.has(*own.launcher.words("decides"))
         return Told((f"--num_gpus={job.each}",) if counts else ())
     names = {"node_rank": "node_rank", "master_addr": "address", "master_port": "master_port"}

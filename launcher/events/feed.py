@@ -17,7 +17,7 @@ from launcher.core.frozen import frozen
 from launcher.core.redact import quote
 from launcher.events.writer import NO_EVENTS, append_events
 from launcher.process.kernel import read_signals
-from launcher.process.signals import ENDING
+from launcher.process.signal_file import ENDING
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -56,19 +56,14 @@ def render_event(
 def _clean(value: object) -> object:
     """Return a value without secrets, colours, and halves of characters that are no UTF-8."""
     if isinstance(value, str):
-        text = shorten(_without_colours(value), TEXT_LIMIT)
-        return text.encode("utf-8", "replace").decode()
+        if ESCAPE in value:
+            import re
+
+            value = re.sub(r"\x1b\[[0-9;]*m", "", value)
+        return shorten(value, TEXT_LIMIT).encode("utf-8", "replace").decode()
     if isinstance(value, list | tuple):
         return [_clean(one) for one in value]
     return value
-
-
-def _without_colours(text: str) -> str:
-    if ESCAPE not in text:
-        return text
-    import re
-
-    return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
 def name_file(path: str, node_rank: int | None) -> str:

@@ -11,7 +11,7 @@ from launcher.core.log import CLOCK
 from launcher.core.shorten import shorten_json
 from launcher.core.version import __version__
 from launcher.core.wire import render
-from launcher.process.signals import name_signal
+from launcher.process.signal_file import name_signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from launcher.core.redact import shorten
 from launcher.core.signal import signal
 from launcher.failure.model import ProcessExit
 from launcher.failure.text import HEADER, RANK, clean_lines, compile_kind, read_kind, read_pairs
-from launcher.guest.process import WRITER
+from launcher.inprocess.process import WRITER
 from launcher.machine.files import read_own
 
 TYPE_CHECKING = False

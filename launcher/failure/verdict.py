@@ -19,7 +19,7 @@ from launcher.failure.reason import Reason
 from launcher.failure.stderr import LastOutput, read_words_of
 from launcher.failure.symptoms import make_cause
 from launcher.failure.text import presentable, read_pairs
-from launcher.process.signals import name_signal
+from launcher.process.signal_file import name_signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def make_verdict(
         follows = bool(causes) and all(cause.consequence for cause in causes)
         causes = (*causes, replace(make_cause("unmet", what=_safe(unmet_since)), consequence=follows))
     if told is not None and not told_by:
-        told_by = f"the launcher was told to stop by {told}"
+        told_by = f"the launcher received {told}"
     causes = _complete(causes, others, first, told_by, reason, faults)
     return Verdict(
         first=_end(first, told, first.ended_ns, heard=reason is None),

@@ -30,5 +30,5 @@ def plan_common(case: Case) -> list[Setting]:
     has_accelerator = case.machine.gpu_count != 0 or case.machine.has_others
     if not is_theirs or has_accelerator or case.topology.world_size == 1:
         return []
-    why = "no accelerator: each process would be a job of its own"
+    why = "no accelerator: each process would be a separate job"
     return [Setting(USE_CPU, "true", why, Policy.IF_UNSET)]

@@ -6,9 +6,9 @@ from launcher.command.fronts import look_behind
 from launcher.command.words import is_python
 from launcher.core.environ import PORT_LIMIT
 from launcher.core.frozen import frozen
-from launcher.core.model import Scope, Setting
+from launcher.core.model import Binding, Scope, Setting
 from launcher.frameworks.script import Script
-from launcher.guest.marker import LAUNCHED, is_worker
+from launcher.inprocess.marker import LAUNCHED, is_worker
 from launcher.machine.pythons import own_python
 
 TYPE_CHECKING = False
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from launcher.command.request import Request
-    from launcher.core.model import Allocation, Binding, Companion, Machine, Meeting, Place, Topology
+    from launcher.core.model import Allocation, Companion, Machine, Meeting, Place, Topology
     from launcher.machine.host import Host
     from launcher.options.reading import Options
 
@@ -63,11 +63,12 @@ class Case:
         topology: The shape of the job; variables for unknown parts are not set.
         machine: The hardware of this node.
         host: This node, for what only some engines ask.
-        binding: The CPUs of each process.
-        origins: Origin of each fact, by its name (``"world_size"``).
-        interface: Name of the interface to the other nodes; empty if gloo got none.
-        horovod: How the processes connect by Horovod, if they do.
         script: The script that each process runs, as far as it can be read.
+        horovod: How the processes connect by Horovod, if they do.
+        role: torchrun's name of all processes.
+        origins: Origin of each fact, by its name (``"world_size"``).
+        binding: The CPUs of each process.
+        interface: Name of the interface to the other nodes; empty if gloo got none.
         agent: Another launcher that starts the processes (``"torchrun"``); empty for none.
     """
 
@@ -77,11 +78,12 @@ class Case:
     topology: Topology
     machine: Machine
     host: Host
-    binding: Binding
-    origins: Mapping[str, str]
-    interface: str = ""
-    horovod: Horovod = Horovod()
     script: Script = Script()
+    horovod: Horovod = Horovod()
+    role: str = ""
+    origins: Mapping[str, str] = {}
+    binding: Binding = Binding()
+    interface: str = ""
     agent: str = ""
 
     @property

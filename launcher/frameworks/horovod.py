@@ -18,20 +18,18 @@ from launcher.command.words import is_python, read_interpreter
 from launcher.core.blocks import PACKAGE
 from launcher.core.environ import PORT_LIMIT, Malformed, parse_int, shorten
 from launcher.core.errors import LauncherError, make_error
-from launcher.core.model import Companion, Place, Policy, Scope, Setting, Topology
+from launcher.core.model import Companion, Place, Policy, Setting, Topology
 from launcher.core.mpi import HYDRA, OPEN_MPI
 from launcher.frameworks.case import Horovod
 from launcher.frameworks.torch import FACTS
+from launcher.identity.rendezvous import LOOPBACK
 from launcher.machine.pythons import own_program, own_python
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from launcher.command.request import Request
     from launcher.frameworks.case import Case
-    from launcher.frameworks.script import Script
-    from launcher.machine.host import Host
 
 NAME = "horovod"
 CONTROLLER, OPERATIONS = "HOROVOD_CONTROLLER", "HOROVOD_CPU_OPERATIONS"
@@ -51,7 +49,6 @@ TIMEOUT_S = 600
 Horovod's default of 30 s suits processes that one command has started. In a job of several nodes they start
 when their node is ready.
 """
-LOOPBACK = "127.0.0.1"
 NOWHERE = (LOOPBACK, "1")
 """An address without a listener: if there is no server, the connection must be refused at once."""
 WAITER = os.path.join(PACKAGE, "servers", "horovod_wait.py")
@@ -61,12 +58,8 @@ HOSTS_NAMED = 4
 """Number of nodes that are named to find the address through which the others are reached."""
 
 
-def find_meeting(
-    request: Request, script: Script, environ: Mapping[str, str], scope: Scope, topology: Topology, host: Host
-) -> Horovod:
-    """Return how the processes of this job connect; reads the script, and the directories of its Python.
-
-    ``script`` is what the command runs; ``scope`` is how often the launcher was started.
+def find_meeting(case: Case) -> Horovod:
+    """Return how the processes of a job connect; reads the directories of its Python.
 
     Raises:
         UsageError: Horovod is requested, and its processes cannot connect in such a job.
@@ -74,50 +67,49 @@ def find_meeting(
         EnvironmentUntrusted: Horovod is requested, and the user's own variables contradict each other; or the
             rendezvous port is not a port.
     """
-    argv, options = request.argv, request.options
+    argv, options, environ, script = case.argv, case.options, case.environ, case.script
     asked = options.text("framework", "auto")
-    if asked not in ("auto", NAME) or topology.world_size == 1 or options.text("engine") == "mpirun":
+    if asked not in ("auto", NAME) or case.topology.world_size == 1 or options.text("engine") == "mpirun":
         return Horovod()
     if environ.get(ADDRESS) and environ.get("HOROVOD_RANK"):
         return Horovod(why="HOROVOD_* are complete: what set them serves the rendezvous")
     python = argv[0] if argv and is_python(argv[0]) else ""
-    starter = next((name for name in STARTERS if name in environ), "") if scope is Scope.PROCESS else ""
+    starter = "" if case.forks else next((name for name in STARTERS if name in environ), "")
     why = options.origins("framework")[0] if asked == NAME else f"{script.path} imports horovod"
     if script.imports(NAME):
-        if asked == "auto" and host.find_version(python, environ, NAME) == "":
+        if asked == "auto" and case.host.find_version(python, environ, NAME) == "":
             return Horovod()  # a job without it
-        _check_keras(script, python, environ, host)
+        _check_keras(case, python)
     elif asked == "auto":
         maybe = bool(argv) and not starter and not environ.get(CONTROLLER)
-        return _trap(_find_python(argv, environ, host)) if maybe else Horovod()
-    meeting = _choose_controller(python, environ, starter, why, host)
+        return _trap(_find_python(case)) if maybe else Horovod()
+    meeting = _choose_controller(case, python, starter, why)
     if meeting.kind != GLOO:
         return meeting
     _read_port(environ)
-    gap = _find_gap(topology, environ)
+    gap = _find_gap(case.topology, environ)
     if gap is not None and asked == NAME:
         raise gap
     return meeting if gap is None else _trap(python)
 
 
-def _check_keras(script: Script, python: str, environ: Mapping[str, str], host: Host) -> None:
+def _check_keras(case: Case, python: str) -> None:
     """Refuse a script whose ranks would train alone and succeed: Keras 3 ignores Horovod's optimizer."""
-    text, is_legacy = script.text, environ.get(LEGACY, "").lower() in ("1", "true")
-    if is_legacy or any(word in text for word in ("tf_keras", LEGACY)) or "DistributedOptimizer" not in text:
+    script, is_legacy = case.script, case.environ.get(LEGACY, "").lower() in ("1", "true")
+    is_legacy = is_legacy or any(word in script.text for word in ("tf_keras", LEGACY))
+    if is_legacy or "DistributedOptimizer" not in script.text or not any(map(script.imports, KERAS)):
         return
-    version = host.find_version(python, environ, "keras") if any(map(script.imports, KERAS)) else ""
+    version = case.host.find_version(python, case.environ, "keras")
     if version and not version.startswith(("0.", "1.", "2.")):
         raise make_error("horovod-keras", script=script.path, python=python, version=version)
 
 
-def _choose_controller(
-    python: str, environ: Mapping[str, str], starter: str, why: str, host: Host
-) -> Horovod:
+def _choose_controller(case: Case, python: str, starter: str, why: str) -> Horovod:
     """Return the controller that connects the processes; ``why`` it is a job of Horovod."""
-    told = environ.get(CONTROLLER, "").lower()
+    told = case.environ.get(CONTROLLER, "").lower()
     if told or not starter:
         return Horovod(told if told in (MPI, GLOO) else "" if told else GLOO, why)
-    packages = host.packages(python or None, environ) or ()
+    packages = case.host.packages(python or None, case.environ) or ()
     built = next((package.mpi for package in packages if package.name == NAME), STARTERS[starter])
     if built == STARTERS[starter]:
         return Horovod(MPI, why)
@@ -125,8 +117,9 @@ def _choose_controller(
     return Horovod(GLOO, f"{why}; it {what}, and mpirun is of {STARTERS[starter]}")
 
 
-def _find_python(argv: tuple[str, ...], environ: Mapping[str, str], host: Host) -> str:
+def _find_python(case: Case) -> str:
     """Return a Python that has Horovod: the command's or, if unknown, one that the command may start."""
+    argv, environ, host = case.argv, case.environ, case.host
     pythons = [argv[0]]
     if not is_python(argv[0]) or host.find_version(argv[0], environ, NAME) is None:
         named = filter(is_python, (*argv, *read_interpreter(argv[0])))

@@ -25,7 +25,7 @@ from launcher.core.frozen import frozen, replace
 from launcher.core.model import Allocation, Companion, Meeting, Place, Policy, Scope, Setting, Topology
 from launcher.frameworks.case import Beside
 from launcher.identity.topology import make_topology
-from launcher.machine.gpus import share_gpus
+from launcher.machine.gpus import VISIBLE, share_gpus
 from launcher.machine.pythons import own_program
 from launcher.options.flag_values import ROLES
 from launcher.options.flags import ROLE_FLAGS, TENSORFLOW
@@ -41,7 +41,6 @@ CHIEF, WORKER, PS, EVALUATOR = ROLES
 FIRST_PORT = 2222
 """Azure ML's port, also used in TensorFlow's own guides."""
 TF_CONFIG = "TF_CONFIG"
-VISIBLE = "CUDA_VISIBLE_DEVICES"
 GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"
 SERVER = os.path.join(PACKAGE, "servers", "tf_server.py")
 """The standard server, a separate program: the job's Python may not have the launcher."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from launcher.core.blocks import read_blocks
 from launcher.core.environ import find_job_id
-from launcher.core.model import Binding, Machine, Place, Policy, Setting, Topology
+from launcher.core.model import Machine, Place, Policy, Setting, Topology
 from launcher.core.mpi import STARTED_BY_MPI
 
 TYPE_CHECKING = False
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from launcher.frameworks.case import Case
-    from launcher.options.reading import Options
 
 DEFAULT_ROLE = "default"
 ATTEMPT = "LAUNCHER_ATTEMPT"
@@ -30,22 +29,23 @@ FACTS = {block.name: block.fields for block in read_blocks("frameworks/facts.txt
 UNBUFFERED = "PYTHONUNBUFFERED"
 
 
-def plan_common(case: Case, role: str) -> list[Setting]:
-    """Return the settings that are the same for all processes of this node; ``role``: torchrun's one role."""
+def plan_common(case: Case) -> list[Setting]:
+    """Return the settings that are the same for all processes of this node."""
     return [
         *case.state(FACTS["torch"]),
-        Setting("ROLE_NAME", role, case.origin("role")),
+        Setting("ROLE_NAME", case.role, case.origin("role")),
         *case.state({"ROLE_WORLD_SIZE": "world_size"}),
     ]
 
 
-def plan_elastic(options: Options, environ: Mapping[str, str], forks: bool) -> list[Setting]:
+def plan_elastic(case: Case) -> list[Setting]:
     """Return the variables that mark a torchrun worker for scripts and libraries.
 
     If we are a torchrun worker, or a process of this launcher, the existing values stay, and give the
     attempt.
     """
-    if not forks and all(environ.get(name) for name in ELASTIC):
+    options, environ = case.options, case.environ
+    if not case.forks and all(environ.get(name) for name in ELASTIC):
         count = environ[RESTART_COUNT]
         return [Setting(ATTEMPT, count, f"{RESTART_COUNT}={count!r}")] if count.strip("0") else []
     given, platforms = options.get("rdzv_id"), find_job_id(environ)
@@ -107,14 +107,14 @@ def plan_threads(
     return [Setting("OMP_NUM_THREADS", str(max(1, cpus // size)), why, Policy.IF_UNSET)]
 
 
-def plan_bound_threads(topology: Topology, place: Place, machine: Machine, binding: Binding) -> list[Setting]:
+def plan_bound_threads(case: Case, place: Place) -> list[Setting]:
     """Return OMP_NUM_THREADS of a process that is bound to its own CPUs: one thread per physical core.
 
     The hardware threads of a core share its arithmetic units; PyTorch counts cores, too.
     """
-    threads = binding.threads(place.local_rank, machine.cpu_count)
-    if threads is None or topology.local_size is None or topology.local_size < 2:
+    threads = case.binding.threads(place.local_rank, case.machine.cpu_count)
+    if threads is None or case.each < 2:
         return []
-    count = len(binding.shares[place.local_rank])
+    count = len(case.binding.shares[place.local_rank])
     why = f"bound to {count} core{'s' if count > 1 else ''}"
     return [Setting("OMP_NUM_THREADS", str(threads), why, Policy.IF_UNSET)]

@@ -1,6 +1,6 @@
 """Asks the processes of a node for their stacks, and for dumps of their flight recorders. Never blocks.
 
-Stacks come in three ways, tried in this order: the stack signal, for which `launcher.guest` prepared the
+Stacks come in three ways, tried in this order: the stack signal, for which `launcher.inprocess` prepared the
 process; py-spy; and what /proc shows of any process. On request, py-spy also gives the C functions of
 processes that have answered. For a dump, a rank gets a byte into its pipe; what it writes is read in a
 process of its own (`launcher.hang.dumps`).
@@ -23,11 +23,11 @@ from launcher.core.files import open_own
 from launcher.core.frozen import frozen
 from launcher.core.redact import quote, shorten
 from launcher.core.wire import Garbled, parse
-from launcher.guest import STACKS_NAME
-from launcher.guest.site.sitecustomize import STACK_SIGNAL
 from launcher.hang import limits
 from launcher.hang.model import RankRecord, ReadDump
 from launcher.hang.stacks import explain_unarmed, look_at, parse_faulthandler, parse_py_spy
+from launcher.inprocess import STACKS_NAME
+from launcher.inprocess.site.sitecustomize import STACK_SIGNAL
 from launcher.machine.process import (
     LIMIT_BYTES,
     find_descendants,
@@ -468,7 +468,7 @@ def explain_refusal(error: str) -> str:
 
 def find_py_spy() -> str | None:
     """Return the path of py-spy: beside our Python, beside our packages, or on PATH; None without one."""
-    packages = SITE.removesuffix("/launcher/guest/site")  # pip install --target puts programs into their bin/
+    packages = SITE.removesuffix("/launcher/inprocess/site")  # pip install --target makes a bin/ there
     folders = [os.path.dirname(sys.executable), f"{packages}/bin"]
     folders += os.environ.get("PATH", "").split(os.pathsep)
     for path in [os.path.join(folder, "py-spy") for folder in folders if folder]:

@@ -133,7 +133,7 @@ def describe_behind(records: Sequence[RankRecord], world_size: int | None = None
         for rank in sorted(group.members - set(group.silent) if group.has_all else group.records):
             number = group.enqueued(rank)
             if number < ahead:
-                text = f"rank {rank} is at number {number:,} of {group.called}, another one at {ahead:,}"
+                text = f"rank {rank} is at number {number:,} of {group.called}, another rank at {ahead:,}"
                 found.append((number - ahead, text))
     return [text for _, text in sorted(found, key=lambda one: one[0])]
 

@@ -9,14 +9,16 @@ from __future__ import annotations
 import time
 
 from launcher.core.redact import LimitedSearch
+from launcher.failure.arbiter import STALLED, Event
+from launcher.failure.reason import STALLED_STATUS
 from launcher.hang.limits import LOOK_S
 from launcher.hang.model import Hung, Look, Quiet, Seen
+from launcher.job.events import Failed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from launcher.failure.model import Cause
     from launcher.hang.model import Answer, Looked, RankRecord, Thread
 
 PAUSE_S, PAUSE_MAX_S = 1.0, 60.0
@@ -39,25 +41,27 @@ class JobEvidence:
         name: Callable[[int], str],
         place: Callable[[int], str],
         world_size: int | None,
-        attempt: int,
         tell_all: Callable[[object], None],
-        end: Callable[[int, str, Cause], None],
+        fail: Callable[[Failed], None],
     ) -> None:
-        """Begin without an answer.
+        """Begin with the first attempt.
 
         Args:
             list_open: Returns the nodes whose processes run: those that are heard, and the others.
             name: Returns the name of a node in messages.
             place: Returns the place of a node's processes in messages.
             world_size: Number of ranks of the job; None if unknown.
-            attempt: Number of the attempt.
             tell_all: Sends a message to all nodes.
-            end: Ends the attempt because of a node, with a description and a cause.
+            fail: Ends the attempt because of a node.
         """
-        self.due: float | None = None
         self._list_open, self._name, self._place = list_open, name, place
-        self._world_size, self._attempt = world_size, attempt
-        self._tell_all, self._end = tell_all, end
+        self._world_size, self._tell_all, self._fail = world_size, tell_all, fail
+        self.begin(0)
+
+    def begin(self, attempt: int) -> None:
+        """Begin with an attempt, without an answer."""
+        self.due: float | None = None
+        self._attempt = attempt
         self._answers: dict[int, list[Answer]] = {}
         self._looked: dict[int, Looked] = {}
         self._threads: dict[tuple[Thread, ...], tuple[Thread, ...]] = {}
@@ -185,4 +189,6 @@ class JobEvidence:
         self._tell_all(Hung(hang.headline, hang.lines))
         if any(quiet.ends for quiet in self._quiet.values()):
             node = silent[0] if silent else homes.get(hang.rank, next(iter(self._quiet)))
-            self._end(node, ENDS, make_cause("stalled", what=hang.headline))
+            cause, now_ns = make_cause("stalled", what=hang.headline), time.monotonic_ns()
+            event = Event(node, STALLED, now_ns, STALLED_STATUS, what=ENDS, cause=cause)
+            self._fail(Failed(node, event, self._attempt))

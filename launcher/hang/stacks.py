@@ -62,7 +62,7 @@ def explain_unarmed(pid: int, site: str) -> str:
     if site not in environ.get("PYTHONPATH", "").split(os.pathsep):
         if "LAUNCHER_STACKS_FILE" not in environ:
             return "it does not have the job's environment"
-        return "a script has set PYTHONPATH anew (PYTHONPATH=DIR:$PYTHONPATH keeps the launcher's)"
+        return "a script has replaced PYTHONPATH (PYTHONPATH=DIR:$PYTHONPATH keeps the launcher's)"
     for word in read_command(pid)[1:]:
         options = _OPTIONS.match(word)
         if options is None:

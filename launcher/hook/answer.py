@@ -13,7 +13,7 @@ from launcher.command.request import read_request
 from launcher.core.environ import is_loopback
 from launcher.core.errors import LauncherError
 from launcher.core.model import TORCHRUN, Plan, Scope
-from launcher.guest.marker import TOKEN, is_worker, undo
+from launcher.inprocess.marker import TOKEN, is_worker, undo
 from launcher.machine.host import Host
 from launcher.options.reading import Options, read_options
 from launcher.planning.plan import plan_job
@@ -31,14 +31,9 @@ LOOK_UP_S = 2.0
 """Limit of name lookups in seconds: every Python of a job waits for them, each tool of a pipeline too."""
 
 
-def answer_here(words: Sequence[str]) -> dict[str, Any]:
-    """Return `find_answer` for this process."""
-    return find_answer(os.environ, Host(look_up_s=LOOK_UP_S), words)
-
-
-def answer_for_parent(words: Sequence[str]) -> dict[str, Any]:
-    """Return `find_answer` for our parent, whose environment we inherit."""
-    return find_answer(os.environ, Host(look_up_s=LOOK_UP_S, own_depth=1), words)
+def answer(words: Sequence[str], own_depth: int = 0) -> dict[str, Any]:
+    """Return `find_answer` for this process; with a depth of 1, for our parent, whose environment is ours."""
+    return find_answer(os.environ, Host(look_up_s=LOOK_UP_S, own_depth=own_depth), words)
 
 
 def find_answer(environ: Mapping[str, str], host: Host, words: Sequence[str]) -> dict[str, Any]:
@@ -103,14 +98,14 @@ def _plan_node(environ: dict[str, str], host: Host, options: Options) -> tuple[s
         LauncherError: The job cannot be planned.
     """
     plan = plan_job(environ, host, options, (TORCHRUN,))
-    told = {setting.name: setting.value for setting in plan.agent.settings} if plan.agent else {}
+    wanted = {setting.name: setting.value for setting in plan.agent.settings} if plan.agent else {}
     topology = plan.topology
     if topology.spans_nodes and topology.master_addr and not is_loopback(topology.master_addr):
         port = str(topology.master_port)
-        told.update(MASTER_ADDR=topology.master_addr, MASTER_ADDRESS=topology.master_addr, MASTER_PORT=port)
+        wanted.update(MASTER_ADDR=topology.master_addr, MASTER_ADDRESS=topology.master_addr, MASTER_PORT=port)
     if topology.spans_nodes and topology.node_rank is not None:
-        told["NODE_RANK"] = str(topology.node_rank)
-    return NODE, plan, add_missing(environ, told)
+        wanted["NODE_RANK"] = str(topology.node_rank)
+    return NODE, plan, add_missing(environ, wanted)
 
 
 def add_missing(environ: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str]:

@@ -18,8 +18,8 @@ MARSHAL_VERSION = 2
 def main(words: list[str]) -> None:
     """Write the answer; SIGALRM kills the process if that takes too long."""
     signal.alarm(TIMEOUT_S)
-    from launcher.guest import has_other_rights
-    from launcher.hook.answer import answer_for_parent
+    from launcher.hook.answer import answer
+    from launcher.inprocess import has_other_rights
 
     if has_other_rights(os.environ):  # for a shell; a Python has checked this before
         return
@@ -27,13 +27,13 @@ def main(words: list[str]) -> None:
     if words == ["--sh"]:
         from launcher.hook.shell import render_answer
 
-        text, said = render_answer(answer_for_parent(()), os.environ)
+        text, said = render_answer(answer((), 1), os.environ)
         sys.stderr.write(said)
         os.write(1, os.fsencode(text))
         return
     import marshal
 
-    os.write(1, marshal.dumps(answer_for_parent(words), MARSHAL_VERSION))
+    os.write(1, marshal.dumps(answer(words, 1), MARSHAL_VERSION))
 
 
 if __name__ == "__main__":

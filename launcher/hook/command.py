@@ -8,35 +8,41 @@ import sys
 from launcher.core.errors import TEXT_MAX, make_error
 from launcher.core.log import say
 from launcher.core.redact import quote
+from launcher.core.stdout import write
 from launcher.hook import install as files
 from launcher.hook.line import CUSTOMIZE, PTH, enter_file, render_customize, render_pth
-from launcher.hook.place import HookPlace, find_place, find_target
+from launcher.hook.place import find_place, find_target
 from launcher.hook.shell import PROFILE, render_shell
 from launcher.options.parser import make_parser
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-NOT_AS_IT_SHOULD = 1
 UNPACKED = "launcher-pyz-"
-"""How the directory begins in which launcher.pyz unpacks itself (tools/pyz/__main__.py)."""
+"""How the directory begins in which launcher.pyz unpacks itself (tools/pyz/__main__.py).
+
+A clean-up may remove it.
+"""
 
 
-def hook(
-    argv: Sequence[str], environ: Mapping[str, str], description: str, write: Callable[[str], None]
-) -> int:
+def hook(argv: Sequence[str], _: Mapping[str, str], description: str) -> int:
     """Run ``launcher hook ARGV``; return the exit status: 1 if ``status`` finds a missing or wrong file."""
     words = _parse(argv, description)
     place = find_target(words.target) if words.target else find_place(words.prefix, user=words.user)
-    todo = [_describe_python(place)]
+    if words.target:
+        todo = [(os.path.join(place.folder, CUSTOMIZE), render_customize(), "target")]
+    else:
+        todo = [(os.path.join(place.folder, PTH), render_pth(), f"{place.kind}, Python {place.version}")]
     if words.shell:
         path = os.path.abspath(words.shell)
         todo.append((path, render_shell(path), f"for bash scripts: BASH_ENV={path}"))
     if words.action == "install":
-        _refuse_managed(place, words.managed)
-        _refuse_unpacked()
+        if place.managed and not words.managed:
+            raise make_error("externally-managed", prefix=place.prefix, file=place.managed)
+        if f"/{UNPACKED}" in enter_file():
+            raise make_error("hook-of-one-file", path=enter_file())
         _refuse_writable([path for path, _, _ in todo])
         _warn_closed()
     well = True
@@ -50,65 +56,29 @@ def hook(
         write(quote(f"{said}: {path} ({what})", TEXT_MAX) + "\n")  # of another user's file, maybe
     if words.action == "remove" and not words.shell and os.path.exists(PROFILE):
         write(f"still installed: {PROFILE} (for shells; launcher hook remove --shell removes it)\n")
-    return 0 if well else NOT_AS_IT_SHOULD
+    return 0 if well else 1
 
 
 def _parse(argv: Sequence[str], description: str) -> argparse.Namespace:
     parser = make_parser("hook", "install|remove|status [options]", description)
-    parser.add_argument("action", choices=("install", "remove", "status"), help="what to do")
+    add = parser.add_argument
+    add("action", choices=("install", "remove", "status"), help="what to do")
     where = parser.add_mutually_exclusive_group()
-    where.add_argument(
-        "--prefix",
-        metavar="ENV",
-        default=sys.prefix,
-        help="environment to use: its directory or its Python (the launcher's own)",
-    )
-    where.add_argument(
-        "--target", metavar="DIR", help="package directory on PYTHONPATH, as pip install --target creates"
-    )
-    parser.add_argument(
-        "--user", action="store_true", help="install for this user only, in the user's packages"
-    )
-    parser.add_argument(
-        "--shell",
-        nargs="?",
-        const=PROFILE,
-        metavar="FILE",
-        help=f"install for shells, too, in FILE ({PROFILE})",
-    )
-    parser.add_argument(
-        "--break-system-packages",
-        dest="managed",
-        action="store_true",
-        help="install even into an environment that the distribution manages",
-    )
-    parser.add_argument(
-        "--force",
-        action="store_true",
-        help="replace or remove a hook file even if lines were added to it",
-    )
+    text = "environment to use: its directory or its Python (the launcher's own)"
+    where.add_argument("--prefix", metavar="ENV", default=sys.prefix, help=text)
+    text = "package directory on PYTHONPATH, as pip install --target creates"
+    where.add_argument("--target", metavar="DIR", help=text)
+    add("--user", action="store_true", help="install for this user only, in the user's packages")
+    text = f"install for shells, too, in FILE ({PROFILE})"
+    add("--shell", nargs="?", const=PROFILE, metavar="FILE", help=text)
+    text = "install even into an environment that the distribution manages"
+    add("--break-system-packages", dest="managed", action="store_true", help=text)
+    text = "replace or remove a hook file even if lines were added to it"
+    add("--force", action="store_true", help=text)
     words = parser.parse_args(argv)
     if words.user and words.target:
         parser.error("--user and --target: one of them would be ignored")
     return words
-
-
-def _describe_python(place: HookPlace) -> tuple[str, str, str]:
-    """Return the path of the hook's file, its text, and a description."""
-    if place.kind == "target":
-        return os.path.join(place.folder, CUSTOMIZE), render_customize(), "target"
-    return os.path.join(place.folder, PTH), render_pth(), f"{place.kind}, Python {place.version}"
-
-
-def _refuse_managed(place: HookPlace, admitted: bool) -> None:
-    if place.managed and not admitted:
-        raise make_error("externally-managed", prefix=place.prefix, file=place.managed)
-
-
-def _refuse_unpacked() -> None:
-    """Refuse a hook into the directory of launcher.pyz: a clean-up may remove it."""
-    if f"/{UNPACKED}" in enter_file():
-        raise make_error("hook-of-one-file", path=enter_file())
 
 
 def _refuse_writable(paths: Sequence[str]) -> None:

@@ -1,8 +1,8 @@
 """The environment hook: the line in site-packages runs it if the environment shows a job.
 
 It gives a Python that a platform started directly the variables that ``launcher run`` would have set. In a
-process that has them already, or whose parent has, it only arms (`launcher.guest.arm`). It never raises. It
-prints a message only if it cannot tell which process of the job this is.
+process that has them already, or whose parent has, it only arms (`launcher.inprocess.arm`). It never raises.
+It prints a message only if it cannot tell which process of the job this is.
 
 Python runs this file by its path while it starts, in any version from 3.8. The launcher's package can be
 imported only while the hook runs, and is removed from `sys.modules` afterwards, so that the user's own
@@ -81,7 +81,7 @@ def enter(python: str, tag: str) -> None:
     if sys.flags.isolated:
         return
     with _Private(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))):
-        from launcher.guest import arm, has_other_rights, marker, program
+        from launcher.inprocess import arm, has_other_rights, marker, program
 
         if marker.is_off(os.environ) or has_other_rights(os.environ):
             return
@@ -99,19 +99,17 @@ def enter(python: str, tag: str) -> None:
 
 def _act(python: str, tag: str, words: Sequence[str]) -> None:
     """Plan in this Python or in the launcher's own, and apply the plan."""
-    from launcher.guest.apply import apply_answer
+    from launcher.inprocess.apply import apply_answer
 
-    answer = None
+    found = None
     if sys.version_info >= PLANS_FROM and sys.implementation.cache_tag == tag:
         try:
-            from launcher.hook.answer import answer_here
+            from launcher.hook.answer import answer
 
-            answer = answer_here(words)
+            found = answer(words)
         except (Exception, SystemExit):  # e.g. a user's module shadows one of Python's own
-            answer = None
-    if answer is None:
-        answer = _ask(python, words)
-    apply_answer(answer)
+            found = None
+    apply_answer(_ask(python, words) if found is None else found)
 
 
 def _ask(python: str, words: Sequence[str]) -> dict[str, Any]:

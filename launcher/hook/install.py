@@ -6,11 +6,16 @@ import os
 import shlex
 import stat
 import sys
+from contextlib import contextmanager
 
 from launcher.core.errors import make_error
 from launcher.core.files import remove_file, replace_file
 from launcher.hook.line import HEAD, enter_file
 from launcher.machine.files import has_access_list, read_whole
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 READ_LIMIT_BYTES = 1 << 20
 INSTALLED = ("site-packages", "dist-packages")
@@ -34,12 +39,8 @@ def install(path: str, text: str, *, force: bool = False) -> str:
     old = read_own(path)
     if old == text:
         return "as it was"
-    if not force:
-        _refuse_changed(path, old, text)
-    try:
+    with _own_file(path, old, text, force=force):
         replace_file(text, path, MODE, makes_folders=True)
-    except OSError as error:
-        raise make_error("hook-file", path=path, reason=error.strerror) from error
     return "updated" if old else "installed"
 
 
@@ -58,12 +59,8 @@ def remove(path: str, text: str, *, force: bool = False) -> str:
     old = read_own(path)
     if old is None:
         return "not there"
-    if not force:
-        _refuse_changed(path, old, text)
-    try:
+    with _own_file(path, old, text, force=force):
         remove_file(path)
-    except OSError as error:
-        raise make_error("hook-file", path=path, reason=error.strerror) from error
     return "removed"
 
 
@@ -89,10 +86,15 @@ def look(path: str, text: str) -> tuple[str, bool]:
     return "installed by another version of this launcher, or by another Python", False
 
 
-def _refuse_changed(path: str, old: str | None, text: str) -> None:
-    """Raise UsageError if lines of our file were added or changed."""
-    if old is not None and not _is_alike(old, text):
+@contextmanager
+def _own_file(path: str, old: str | None, text: str, *, force: bool) -> Iterator[None]:
+    """Change the file; refuse if lines of it were added or changed, unless ``force`` is set."""
+    if old is not None and not force and not _is_alike(old, text):
         raise make_error("hook-changed", path=path)
+    try:
+        yield
+    except OSError as error:
+        raise make_error("hook-file", path=path, reason=error.strerror) from error
 
 
 def _is_alike(old: str, text: str) -> bool:

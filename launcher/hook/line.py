@@ -15,7 +15,7 @@ import os
 import sys
 
 from launcher.core.version import __version__
-from launcher.guest import ERROR_VARIABLE, STACKS_VARIABLE
+from launcher.inprocess import ERROR_FILE, STACKS_FILE
 from launcher.sources import TABLE, rows, signs
 
 PTH = "launcher_hook.pth"
@@ -50,7 +50,7 @@ MARKERS = tuple(
         (
             *(name for row in TABLE for name in row.markers if name not in WEAK),
             *OWN,
-            *(STACKS_VARIABLE, ERROR_VARIABLE),
+            *(STACKS_FILE, ERROR_FILE),
         )
     )
 )

@@ -37,15 +37,13 @@ class HookPlace:
     Attributes:
         kind: ``venv``, ``conda``, ``pyenv``, ``system`` or ``target``.
         prefix: Path of the environment.
-        python: Its Python; empty for a target, which any Python may use.
-        version: Version of its Python, e.g. ``"3.11.2"``; empty for a target.
+        version: Version of its Python, e.g. ``"3.11.2"``; empty for a target, which any Python may use.
         folder: Directory of the hook's file.
         managed: The file that marks the environment as managed by a distribution; empty if none.
     """
 
     kind: str
     prefix: str
-    python: str
     version: str
     folder: str
     managed: str = ""
@@ -67,11 +65,14 @@ def find_place(prefix: str, *, user: bool = False) -> HookPlace:
     if tuple(facts["version"][:2]) < OLDEST:
         oldest = ".".join(map(str, OLDEST))
         raise make_error("python-too-old", python=python, version=version, oldest=oldest)
-    folder = str(facts["user"]) if user else _choose_folder(facts)
+    read = facts["read"]  # by site, which need not read the directory for packages
+    own = facts["folder"] if facts["folder"] in read or not read else read[0]
+    folder = str(facts["user"] if user else own)
     if not folder:
         raise make_error("user-of-venv", prefix=facts["prefix"])
-    managed = str(facts["managed"]) if _is_managed(facts) and not user else ""
-    return HookPlace(_name_kind(facts), str(facts["prefix"]), python, version, folder, managed)
+    is_virtual = facts["prefix"] != facts["base"]  # which no distribution manages (PEP 668)
+    managed = "" if user or is_virtual or not os.path.isfile(facts["managed"]) else str(facts["managed"])
+    return HookPlace(_name_kind(facts), str(facts["prefix"]), version, folder, managed)
 
 
 def find_target(folder: str) -> HookPlace:
@@ -83,7 +84,7 @@ def find_target(folder: str) -> HookPlace:
     if not os.path.isdir(folder):
         raise make_error("no-target", path=folder)
     path = os.path.abspath(folder)
-    return HookPlace("target", path, "", "", path)
+    return HookPlace("target", path, "", path)
 
 
 def _find_python(prefix: str) -> str:
@@ -124,17 +125,6 @@ def _ask(python: str) -> Facts:
     else:
         return facts
     raise make_error("broken-python", path=python, why=why)
-
-
-def _choose_folder(facts: Facts) -> str:
-    """Return the directory for packages if `site` reads it, else the first directory that `site` reads."""
-    read = facts["read"]
-    return str(facts["folder"] if facts["folder"] in read or not read else read[0])
-
-
-def _is_managed(facts: Facts) -> bool:
-    """Whether a distribution manages this environment (PEP 668); a virtual one never is."""
-    return facts["prefix"] == facts["base"] and os.path.isfile(str(facts["managed"]))
 
 
 def _name_kind(facts: Facts) -> str:

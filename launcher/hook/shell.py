@@ -13,21 +13,10 @@ import shlex
 import sys
 
 from launcher.core.redact import printable
-from launcher.guest import ERROR_VARIABLE, STACKS_VARIABLE
-from launcher.guest.marker import (
-    AGENT,
-    DISABLE,
-    HOOKED,
-    LAUNCHED,
-    NEARER,
-    OF_AGENT,
-    REFUSED,
-    SWITCH,
-    list_set,
-    render_marker,
-    undo,
-)
 from launcher.hook.line import MARKERS, render_head
+from launcher.inprocess import ERROR_FILE, STACKS_FILE
+from launcher.inprocess.apply import plan_change, render_refusal
+from launcher.inprocess.marker import AGENT, DISABLE, HOOKED, LAUNCHED, NEARER, OF_AGENT, SWITCH
 from launcher.machine.pythons import own_program
 from launcher.views.environment import render_environment
 
@@ -36,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-OF_PROCESSES = (STACKS_VARIABLE, ERROR_VARIABLE)
+OF_PROCESSES = (STACKS_FILE, ERROR_FILE)
 """Variables that ask for a process to be armed; a shell cannot be armed."""
 PROFILE = "/etc/profile.d/launcher_hook.sh"
 _TEXT = """\
@@ -75,14 +64,5 @@ def render_answer(answer: Mapping[str, Any], environ: Mapping[str, str]) -> tupl
 
     Variables that name a file in memory are left out: such a file ends with its process.
     """
-    if answer.get("refused"):
-        marked = {HOOKED: render_marker(REFUSED, environ, undo(environ))}
-        text, _ = render_environment(marked, list_set(environ), "sh")
-        return text, (
-            f"launcher: hook: no variables set: {printable(answer['refused'])} "
-            f"(run launcher plan for details; {SWITCH}=0 switches the hook off)\n"
-        )
-    chosen = {name: value for name, value in answer["set"].items() if value not in answer["files"]}
-    after = {**{n: v for n, v in environ.items() if n not in answer["unset"]}, **chosen}
-    marked = {**chosen, HOOKED: render_marker(answer["scope"], environ, after)}
-    return render_environment(marked, answer["unset"], "sh")[0], ""
+    wanted, gone = plan_change(answer, environ, dict.fromkeys(answer.get("files", ())))
+    return render_environment(wanted, gone, "sh")[0], render_refusal(answer)

@@ -216,27 +216,33 @@ def _find_missing(ledger: Ledger, needed: Sequence[Fact]) -> Iterator[Problem]:
     facts = [] if ledger.is_broken() else [fact for fact in needed if ledger.best(fact) is None]
     if Fact.MASTER_ADDR in facts and not rendezvous.list_sizes(ledger):
         facts.remove(Fact.MASTER_ADDR)
-    if not facts:
-        return
     if facts == [Fact.MASTER_ADDR]:
         yield rendezvous.miss_address(ledger)
-        return
-    given = [claim for claim in ledger.claims if claim.fact in IDENTITY and claim.source != RULE]
-    origins = list(dict.fromkeys(claim.origin for claim in given))
-    *names, last = (f"a {_find_text(fact, 'called') or fact.value.replace('_', ' ')}" for fact in facts)
-    known = f"{', '.join(origins) or 'the job'} need{'' if len(origins) > 1 else 's'}"
-    lacking = f"{', '.join(names)}{' and ' if names else ''}{last}"
-    by_hand = [c for c in given if (c.fact in STARTED if names else c.source == DEFAULTS)]
+    elif facts:
+        given = [claim for claim in ledger.claims if claim.fact in IDENTITY and claim.source != RULE]
+        origins = list(dict.fromkeys(claim.origin for claim in given))
+        known = f"{', '.join(origins) or 'the job'} need{'' if len(origins) > 1 else 's'}"
+        *names, last = (f"a {_find_text(fact, 'called') or fact.value.replace('_', ' ')}" for fact in facts)
+        lacking = f"{', '.join(names)}{' and ' if names else ''}{last}"
+        fix = _fix_missing(ledger, facts, given)
+        yield ledger.refuse("missing-facts", known=known, lacking=lacking, fix=fix)
+
+
+def _fix_missing(ledger: Ledger, facts: Sequence[Fact], given: Sequence[Claim]) -> str:
+    """Return how to state missing facts; ``given``: the claims on the identity of this process."""
+    is_one = len(facts) == 1
+    by_hand = [c for c in given if (c.source == DEFAULTS if is_one else c.fact in STARTED)]
     left = ", ".join(sorted({name_only(claim.origin) for claim in by_hand}))
-    if not names:
-        fix = _find_text(facts[0], "fix") + (f"; or unset {left} for a single node" if left else "")
-    else:
-        is_several = (ledger.number(Fact.NODE_COUNT) or 1) > 1
-        alone = f"unset {left} {'and' if is_several else 'for a single node; for several unset it and'} "
-        alone = alone if left else ""
-        count = "--nnodes N " if left or Fact.NODE_COUNT in facts else ""
-        fix = f"{alone}pass --hosts HOST,... on every node, or {count}--node-rank R --master-addr HOST"
-    yield ledger.refuse("missing-facts", known=known, lacking=lacking, fix=fix)
+    if is_one:
+        return _find_text(facts[0], "fix") + (f"; or unset {left} for a single node" if left else "")
+    nodes = ledger.number(Fact.NODE_COUNT) or 0
+    if (ledger.number(Fact.WORLD_SIZE) or 0) > nodes > 0:  # one launcher per node would start too few
+        variables = " and ".join(fact.value.upper() for fact in facts)
+        return f"set {variables} in each process, or pass --scope node if started once per node"
+    more = "and" if nodes > 1 else "for a single node; for several unset it and"
+    alone = f"unset {left} {more} " if left else ""
+    count = "--nnodes N " if left or Fact.NODE_COUNT in facts else ""
+    return f"{alone}pass --hosts HOST,... on every node, or {count}--node-rank R --master-addr HOST"
 
 
 def _name_sources(ledger: Ledger) -> str:

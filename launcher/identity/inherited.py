@@ -58,7 +58,7 @@ def sift_node(ledger: Ledger) -> Iterator[Out | Problem]:
             if claim.trust is Trust.ASKED and places is not None and claim.value not in places:
                 yield _refuse_or_leave(ledger, claim)
         elif is_own_job and claim.trust is not Trust.ASKED:
-            yield Out([claim], f"{ledger.origin(Fact.NODE_COUNT)}: this node is a job of its own")
+            yield Out([claim], f"{ledger.origin(Fact.NODE_COUNT)}: this node is a separate job")
         elif (seats := ledger.list_seats(claim)) and claim.value not in seats:
             yield Out([claim], "it is of another node: its own list has this one elsewhere")
         elif places is None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from launcher.core.environ import C10D, MEETS_AT_MASTER, PORT_LIMIT, STATIC, is_loopback
 from launcher.core.model import DEFAULT_PORT, Claim, Fact, Scope, Trust
 from launcher.identity.ledger import Ledger, Out, derive, is_typed, list_several, name_only
+from launcher.options.flags import PREFIX
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,9 +20,7 @@ if TYPE_CHECKING:
     from launcher.options.reading import Options
 
 CONTROL_PORT = 6106
-
 LOOPBACK = "127.0.0.1"
-OURS = "LAUNCHER_"
 
 
 def choose_backend(options: Options, node_count: int | None) -> str:
@@ -91,7 +90,7 @@ def _add_defaults(*, single: bool, chooses: bool) -> Iterator[Claim]:
     if single:
         # Wins over INDIRECT claims: the host name that mpirun reports need not resolve inside a container
         yield derive(Fact.MASTER_ADDR, LOOPBACK, "one node", Trust.DERIVED)
-    free = derive(Fact.MASTER_PORT, 0, "one node: a port that is free", Trust.DERIVED)
+    free = derive(Fact.MASTER_PORT, 0, "one node: any free port", Trust.DERIVED)
     yield free if chooses else derive(Fact.MASTER_PORT, DEFAULT_PORT, "default")
 
 
@@ -165,7 +164,7 @@ def _leave_out_unforwarded(ledger: Ledger) -> Iterator[Out]:
     for claim in ledger.about(Fact.MASTER_PORT) if forwards is not None else ():
         name = name_only(claim.origin)
         stars = tuple(known[:-1] for known in forwards or () if known.endswith("*"))
-        is_variable = claim.trust is not Trust.ASKED or name.startswith(OURS)
+        is_variable = claim.trust is not Trust.ASKED or name.startswith(PREFIX)
         if is_variable and name not in (forwards or ()) and not name.startswith(stars):
             why = f"mpirun may keep it to this node (fix: mpirun -x {name}, or --master-port N on every node)"
             yield Out([claim], why)

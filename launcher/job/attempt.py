@@ -12,7 +12,6 @@ from launcher.failure.arbiter import (
     PREEMPTED,
     RANK,
     REFUSED,
-    SILENT_NS,
     STARTER,
     Event,
     find_also,
@@ -37,17 +36,17 @@ if TYPE_CHECKING:
 FAILED_MAX = 1000
 """Number of failed attempts that are remembered."""
 VETOES = {
-    PREEMPTED: "a node is taken back",
+    PREEMPTED: "a node is being reclaimed",
     REFUSED: "a node could not start its processes",
     CUT_OFF: between.ALONE,
 }
 """Kinds of events after which the nodes cannot start together again, and why."""
-TAKEN_BACK = "the platform takes this node back"
+TAKEN_BACK = "the platform is reclaiming this node"
 SURVIVES = "a process of this attempt survives SIGKILL, and two attempts must not run at once"
 
 
 def fail(turn: Turn, event: Failed) -> None:
-    """Stop all nodes. A failure that only follows from another one waits for that for 2 seconds."""
+    """Stop all nodes. After a failure that is only a consequence, first wait 2 seconds for its cause."""
     node = turn.find(event.node)
     if event.attempt == turn.attempt.number and node is not None and node.rank is not None:
         take(turn, event.event, event.left_ms)
@@ -69,7 +68,7 @@ def take(turn: Turn, event: Event, left_ms: int | None = None) -> None:
 
 
 def begin_stop(turn: Turn, why: str, by: int, number: int | None = None, left_ms: int | None = None) -> None:
-    """Stop all nodes: the others would wait for ever for what has ended. Some users want them to go on."""
+    """Stop all nodes: the others would wait forever for what has ended. Some users want them to go on."""
     attempt, job = turn.attempt, turn.state.job
     if job.keep_going:
         turn.change_attempt(held=None)
@@ -115,40 +114,6 @@ def note_late_exit(turn: Turn, event: Exited) -> None:
         turn.put(event.node, replace(node, ended=event.status, is_held=event.is_held))
 
 
-def lose(turn: Turn, index: int, since: float, *, is_replaced: bool = False) -> None:
-    """Take the loss of a node as a failure; its processes may still run.
-
-    Args:
-        turn: The step.
-        index: Index of the node.
-        since: Since when it could not be heard.
-        is_replaced: Whether a new launcher has called in its place.
-    """
-    node, job = turn.find(index), turn.state.job
-    if node is None or node.is_lost or node.ended is not None:
-        return
-    has_ended = node.has_exited or node.link is Link.ENDED
-    quiet = NEVER if has_ended else node.find_quiet(turn.now)
-    turn.put(index, replace(node, is_lost=True, quiet=quiet))
-    turn.change_attempt(open=turn.attempt.open - 1)
-    within_ns = SILENT_NS if node.link is Link.SILENT else 0
-    is_known = job.serves or node.link is Link.ENDED
-    after = "" if is_known else f", no contact for {job.lost_after_s:g} s"
-    if is_replaced:
-        after = f", and a new launcher has called as {job.member} {node.rank}"
-    how, other = between.describe_silence(node), between.suspect_own(turn, node)
-    what = f"{turn.name(index)} is lost: {how}{after}{other}"
-    take(turn, between.make_lost(index, what, since, within_ns))
-
-
-def lose_all(turn: Turn, since: float) -> None:
-    """Handle the simultaneous loss of all other nodes: node 0 is cut off, or was paused."""
-    take(turn, between.make_cut_off(turn, since))
-    for index, node in list(turn.held()):
-        if index:
-            lose(turn, index, node.heard)
-
-
 def take_back_in(turn: Turn, index: int) -> None:
     """Forget how a node was lost, or has ended, because a new launcher has its place in this attempt."""
     node, attempt = turn.find(index), turn.attempt
@@ -159,7 +124,7 @@ def take_back_in(turn: Turn, index: int) -> None:
 
 
 def give_up(turn: Turn, event: Unable) -> None:
-    """End the job, because this attempt could not start; as the last one has ended."""
+    """End the job, because this attempt could not start, with the result of the last attempt."""
     turn.finish(replace(turn.attempt.after or EndJob(EXIT_NOT_READY), decision=Decision(False, event.why)))
 
 
@@ -324,7 +289,7 @@ def find_veto(turn: Turn, over: EndJob) -> str:
     """Return why no attempt can follow, whatever the user allows; empty for no reason."""
     kinds = {event.kind for event in turn.attempt.events}
     if turn.state.is_told:
-        return between.TOLD if turn.state.job.node_count == 1 else "the job was told to end"
+        return between.TOLD if turn.state.job.node_count == 1 else "the job received a signal to stop"
     if PREEMPTED in kinds:  # also if something else has failed before
         return VETOES[PREEMPTED] if turn.state.job.node_count > 1 else TAKEN_BACK
     if GAVE_UP in kinds and have_left(turn):

@@ -13,7 +13,7 @@ from __future__ import annotations
 from launcher.core.errors import EXIT_NOT_READY
 from launcher.core.frozen import replace
 from launcher.core.signal import signal
-from launcher.failure.arbiter import CUT_OFF, GAVE_UP, LOST, NODE_LOST, PREEMPTED, Event, make_node_lost
+from launcher.failure.arbiter import CUT_OFF, GAVE_UP, LOST, PREEMPTED, Event, make_node_lost
 from launcher.job.commands import Blame, EndAttempt, EndJob, Print
 from launcher.job.settings import KILLED_S, LEASE_SLACK_S, QUIET_S, SPARES_S
 from launcher.job.state import Link, Node, Pause, Phase
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from launcher.job.state import State
     from launcher.job.turn import Turn
 
-TOLD = "the launcher was told to end"
+TOLD = "the launcher received a signal to stop"
 KILLED = "its launcher was killed"
 ALONE = "node 0 was cut off from all other nodes, and they have ended"
 STOPS = (signal.SIGTERM, signal.SIGINT)
@@ -89,7 +89,7 @@ def wait_for(turn: Turn, index: int) -> None:
 
 
 def note_ready(turn: Turn, event: Ready) -> None:
-    """Note that a node is ready. A spare one takes the place of a node that is unhealthy."""
+    """Note that a node is ready. A spare node replaces a node that is unhealthy."""
     node = turn.find(event.node)
     if node is None:
         return
@@ -181,14 +181,14 @@ def seat(turn: Turn, rank: int, why: str = "") -> bool:
 
 
 def fail(turn: Turn, event: Failed) -> None:
-    """End the job if a node is taken back, or if all others have given node 0 up."""
+    """End the job if a node is preempted, or if all other nodes have lost node 0."""
     kind, node = event.event.kind, turn.find(event.node)
     if node is None or node.rank is None:
         return
     if kind == PREEMPTED:
         over, what = replace(turn.pause.again.over, status=EXIT_NOT_READY), event.event.what
         alone = turn.state.job.node_count == 1
-        finish(turn, over, what if alone else f"{turn.name(event.node)} is taken back: {what}")
+        finish(turn, over, what if alone else f"{turn.name(event.node)} is being reclaimed: {what}")
     elif kind == GAVE_UP:
         turn.change_node(event.node, has_left=True)
         others = [node for index, node in turn.held() if index]
@@ -197,7 +197,7 @@ def fail(turn: Turn, event: Failed) -> None:
 
 
 def stop(turn: Turn, event: Received) -> None:
-    """End the job: a launcher was asked to end. A spare one just leaves."""
+    """End the job, because a launcher received a signal to stop. A spare node just leaves."""
     node = turn.find(event.node)
     if node is not None and node.rank is not None:
         turn.change(is_told=True)
@@ -209,19 +209,6 @@ def stop(turn: Turn, event: Received) -> None:
 def give_up(turn: Turn, event: Unable) -> None:
     """End the job, because the next attempt cannot start."""
     end(turn, event.why)
-
-
-def lose(turn: Turn, index: int) -> None:
-    """Drop a node that was lost, and wait for it or a spare one."""
-    node = turn.find(index)
-    if node is None:
-        return
-    how, number = describe_silence(node), turn.pause.again.attempt
-    other = suspect_own(turn, node)
-    turn.send(Print(f"{turn.name(index)} is lost before attempt {number}: {how}{other}", "node-lost"))
-    turn.send(Blame(index, turn.rank_of(index), NODE_LOST, how))
-    drop(turn, index)
-    fill(turn)
 
 
 def was_cut_off(turn: Turn, lost: Collection[int], since: Sequence[float]) -> bool:

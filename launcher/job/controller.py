@@ -12,10 +12,10 @@ one, or that of node 0. `launcher.job.node` is what each node does.
 from __future__ import annotations
 
 from launcher.core.frozen import replace
-from launcher.job import attempt, between, events, gathering
-from launcher.job.commands import Close, HangUp, Print
+from launcher.job import attempt, between, events, gathering, lost_nodes
+from launcher.job.commands import Close
 from launcher.job.row import FrozenRow
-from launcher.job.settings import QUIET_S, SETTLE_S, UNREAD_S
+from launcher.job.settings import SETTLE_S, UNREAD_S
 from launcher.job.state import Job, Link, Node, Phase, State
 from launcher.job.turn import Turn
 
@@ -52,152 +52,21 @@ def step(state: State, event: events.JobEvent, now: float) -> tuple[State, tuple
     """
     turn = Turn(state, now)
     if state.due is not None and now > state.due + LATE_S:
-        outwait(turn, now - state.due + UNREAD_S)
+        lost_nodes.outwait(turn, now - state.due + UNREAD_S)
     rule = RULES[type(event)].get(turn.state.phase)
     if rule is not None:
         rule(turn, event)
     before = None
     while turn.state.phase is not before:  # the end of a phase may be that of the next one, too
         before = turn.state.phase
-        find_lost(turn)
+        late = lost_nodes.find_late(turn)
+        if late:
+            (gathering.forget_late if before is G else lost_nodes.lose_late)(turn, late)
         ADVANCE[turn.state.phase](turn)
     due = find_due(turn)
     if due != state.due:
         turn.change(due=due)
     return turn.state, tuple(turn.commands)
-
-
-# --- silent and lost nodes
-
-
-def close(turn: Turn, event: events.Disconnected) -> None:
-    """Wait until the node calls again, or is lost."""
-    node = turn.find(event.node)
-    if node is not None and node.link is not Link.ENDED:
-        heard, since, exited = event.heard, max(turn.now, event.heard), event.has_exited
-        node = replace(node, link=Link.CLOSED, heard=heard, since=since, why=event.why, has_exited=exited)
-        turn.put(event.node, node)
-
-
-def close_gathering(turn: Turn, event: events.Disconnected) -> None:
-    """Forget the node: it or its successor will join again. A spare one is waited for."""
-    node = turn.find(event.node)
-    if node is not None and node.rank is None:
-        close(turn, event)
-    elif node is not None:
-        gathering.forget(turn, event.node, f"its connection has ended ({event.why})")
-
-
-def kill(turn: Turn, event: events.Killed) -> None:
-    """Lose the node immediately: nothing of it is running, and only a new launcher can replace it."""
-    turn.change_node(event.node, link=Link.ENDED, heard=turn.now, since=turn.now)
-
-
-def kill_gathering(turn: Turn, event: events.Killed) -> None:
-    """Forget the node: its successor will join. A spare one is lost as in every phase."""
-    node = turn.find(event.node)
-    if node is not None and node.rank is not None:
-        gathering.forget(turn, event.node, between.KILLED)
-    else:
-        kill(turn, event)
-
-
-def silence(turn: Turn, event: events.Silent) -> None:
-    """Wait until the node is heard again, or is lost."""
-    node = turn.find(event.node)
-    if node is not None and node.link is Link.OPEN:
-        turn.put(event.node, replace(node, link=Link.SILENT, heard=event.heard, since=event.heard))
-
-
-def hear(turn: Turn, event: events.Heard) -> None:
-    """Note that the node is no longer silent."""
-    node = turn.find(event.node)
-    if node is not None and node.link is Link.SILENT:
-        quiet = node.quiet if node.is_lost else node.find_quiet(turn.now)
-        turn.put(event.node, replace(node, link=Link.OPEN, quiet=quiet))
-
-
-def leave(turn: Turn, event: events.Left) -> None:
-    """Note that the node knows how the job ended. Forget it if it was a spare one before that."""
-    node = turn.find(event.node)
-    if node is None:
-        return
-    if node.rank is None and turn.state.phase is not Phase.OVER:
-        what = f"{turn.name(event.node)}, a spare {turn.state.job.member}, has left"
-        turn.send(Print(what, "spare-left"))
-        turn.put(event.node, None)
-    elif turn.state.phase is Phase.BETWEEN and not node.has_left:
-        turn.send(
-            Print(f"{turn.name(event.node)} has left before attempt {turn.pause.again.attempt}", "node-left")
-        )
-        between.drop(turn, event.node)
-    else:
-        turn.put(event.node, replace(node, has_left=True))
-
-
-def outwait(turn: Turn, late_s: float) -> None:
-    """Give silent nodes the time for which this launcher stood still: their messages are still unread."""
-    for index in turn.state.away:
-        node = turn.find(index)
-        if node is not None:
-            turn.put(index, replace(node, since=node.since + late_s))
-
-
-def lost_at(state: State, node: Node) -> float:
-    """Return when a node that is away counts as lost."""
-    waits = {Link.CLOSED: state.job.closed_s, Link.ENDED: 0.0}
-    return node.since + waits.get(node.link, state.job.given_up_s)
-
-
-def is_lost(turn: Turn, node: Node) -> bool:
-    """Whether a node was away for so long that it counts as lost. One that has given node 0 up ends."""
-    has_ended = node.has_left and node.link is Link.CLOSED and not turn.state.job.keep_going
-    return has_ended or turn.now >= lost_at(turn.state, node)
-
-
-def find_lost(turn: Turn) -> None:
-    """Lose nodes that were away too long. If all fall silent together, node 0 is cut off."""
-    state, now = turn.state, turn.now
-    if not state.away or state.phase is Phase.OVER:
-        return
-    is_between = state.phase is Phase.BETWEEN
-    away = [(index, node) for index in sorted(state.away) if (node := turn.find(index)) is not None]
-    late = [(index, node) for index, node in away if is_lost(turn, node)]
-    if not late:
-        return
-    for index, node in late:
-        if node.rank is None:
-            how = between.describe_silence(node)
-            what = f"{turn.name(index)}, a spare {state.job.member}, is lost: {how}"
-            turn.send(Print(what, "spare-lost"))
-            turn.drop(index)
-    late = [(index, node) for index, node in late if node.rank is not None]
-    if state.phase is Phase.GATHERING:
-        for index, node in late:
-            how = between.describe_silence(node)
-            turn.send(Print(f"{turn.name(index)} has left again: {how}", "node-left"))
-            turn.send(HangUp(node.session))
-            gathering.forget(turn, index, how)
-        return
-    others = [
-        (index, node)
-        for index, node in turn.held()
-        if index and (is_between or (node.ended is None and not node.is_lost))
-    ]
-    late = [(index, node) for index, node in late if (index, node) in others]
-    heard_by = [node for index, node in enumerate(turn.state.nodes) if index and node is not None and (
-        node.rank is None or (index, node) in others)]  # fmt: skip
-    is_alone = all(node.link is Link.SILENT and now - node.heard > QUIET_S for node in heard_by)
-    if late and len(others) > 1 and is_alone:
-        if len(late) == len(others):
-            since = max(node.heard for _, node in others)
-            (between.cut_off if is_between else attempt.lose_all)(turn, since)
-        return  # wait: if one is heard again, or all are late, it is clear whose network it is
-    for index, node in late:
-        if is_between:
-            between.lose(turn, index)
-        else:
-            attempt.lose(turn, index, node.since)
 
 
 # --- the end
@@ -242,7 +111,9 @@ def find_due(turn: Turn) -> float | None:
     if state.phase is Phase.OVER:
         return find_leave_at(state) or None
     if state.away:
-        times += [lost_at(state, node) for index in state.away if (node := turn.find(index)) is not None]
+        times += [
+            lost_nodes.lost_at(state, node) for index in state.away if (node := turn.find(index)) is not None
+        ]
     times += state.unhealthy.values()
     if state.phase is Phase.GATHERING and not state.is_probing:
         times.append(state.began + state.job.roll_call_s)
@@ -272,10 +143,10 @@ RULES: Mapping[type, Mapping[Phase, Rule]] = {
         B: gathering.join_between,
         END: gathering.join_over,
     },
-    events.Disconnected: {G: close_gathering, R: close, S: close, B: close, END: close},
-    events.Killed: {G: kill_gathering, R: kill, S: kill, B: kill, END: kill},
-    events.Silent: {G: silence, R: silence, S: silence, B: silence, END: silence},
-    events.Heard: {G: hear, R: hear, S: hear, B: hear, END: hear},
+    events.Disconnected: {G: gathering.close, **dict.fromkeys((R, S, B, END), lost_nodes.close)},
+    events.Killed: {G: gathering.kill, **dict.fromkeys((R, S, B, END), lost_nodes.kill)},
+    events.Silent: dict.fromkeys(Phase, lost_nodes.silence),
+    events.Heard: dict.fromkeys(Phase, lost_nodes.hear),
     events.Failed: {R: attempt.fail, S: attempt.fail, B: between.fail},
     events.Exited: {R: attempt.note_exit, S: attempt.note_exit, B: attempt.note_late_exit},
     events.Received: {G: gathering.refuse_by_signal, R: attempt.stop, S: attempt.stop, B: between.stop},
@@ -288,7 +159,7 @@ RULES: Mapping[type, Mapping[Phase, Rule]] = {
     events.Unable: {R: attempt.give_up, S: attempt.give_up, B: between.give_up},
     events.Probed: {G: gathering.refuse_late},
     events.Refused: {G: gathering.refuse_as},
-    events.Left: {G: leave, R: leave, S: leave, B: leave, END: leave},
+    events.Left: dict.fromkeys(Phase, lost_nodes.leave),
     events.Tick: {},
 }  # fmt: skip
 """What an event does in a phase; nothing where there is no entry."""

@@ -6,23 +6,25 @@ from launcher.core.errors import EXIT_NOT_READY, EXIT_UNTRUSTED, make_problem
 from launcher.core.frozen import replace
 from launcher.core.model import NODE
 from launcher.identity.topology import find_rank
-from launcher.job import between
-from launcher.job.attempt import lose, take_back_in
-from launcher.job.commands import Admit, EndJob, Print, Probe, Refusal, StartAttempt, To, TurnAway
+from launcher.job import between, lost_nodes
+from launcher.job.attempt import take_back_in
+from launcher.job.commands import Admit, EndJob, HangUp, Print, Probe, Refusal, StartAttempt, To, TurnAway
 from launcher.job.refusals import nodes_missing
 from launcher.job.settings import HURRY_S, LATE_COMERS_S, LEAVE_S
 from launcher.job.state import Link, Node, Phase
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from launcher.job.events import Joined, Probed, Ready, Received, Refused
+    from collections.abc import Sequence
+
+    from launcher.job.events import Disconnected, Joined, Killed, Probed, Ready, Received, Refused
     from launcher.job.turn import Turn
 
 NEW_JOB = "node 0 was started again, and begins a new job"
 
 
 def join(turn: Turn, event: Joined) -> None:
-    """Let a launcher in. Refuse the job if it does not fit, or is a second one with its index."""
+    """Admit a launcher. Refuse the job if it does not match, or if another launcher has its index."""
     known, is_of_job = turn.find(event.node), 0 <= event.node < len(turn.state.nodes)
     if event.begun:
         turn.dismiss(event.session, NEW_JOB)
@@ -47,7 +49,7 @@ def join(turn: Turn, event: Joined) -> None:
 
 
 def join_running(turn: Turn, event: Joined) -> None:
-    """Let a node back in, or a spare one in. Send others away; a successor shows that its node is lost."""
+    """Admit a spare node, or a node that reconnects. Reject others. A successor proves its node is lost."""
     known, state = turn.find(event.node), turn.state
     is_of_job = 0 < event.node < len(state.nodes)
     if known is not None and known.session == event.session and not (state.job.serves and known.is_lost):
@@ -63,12 +65,12 @@ def join_running(turn: Turn, event: Joined) -> None:
     else:
         is_fit = event.refusal is None and state.job.restarts.most
         if is_fit and known is not None and known.link is Link.CLOSED:
-            lose(turn, event.node, known.since, is_replaced=True)
+            lost_nodes.lose(turn, event.node, known.since, is_replaced=True)
         turn.send(TurnAway(event.session))
 
 
 def join_between(turn: Turn, event: Joined) -> None:
-    """Let a launcher in whose place is empty, or whose predecessor has no connection. Send others away."""
+    """Admit a launcher if its place is empty, or if its predecessor has no connection. Reject others."""
     known, state = turn.find(event.node), turn.state
     if known is not None and known.session == event.session:
         let_back(turn, event.node, known)
@@ -89,7 +91,7 @@ def join_between(turn: Turn, event: Joined) -> None:
 
 
 def join_over(turn: Turn, event: Joined) -> None:
-    """Send it how the job ended."""
+    """Send the launcher how the job ended."""
     known = turn.find(event.node)
     if known is not None and known.session == event.session:
         let_back(turn, event.node, known)
@@ -170,12 +172,12 @@ def refuse(turn: Turn, refusal: Refusal, session: str = "", leave_s: float = LEA
 
 
 def refuse_as(turn: Turn, event: Refused) -> None:
-    """End the job before its start, as another launcher that is node 0 too has."""
+    """End the job before its start, with the status of another launcher that is also node 0."""
     refuse(turn, event.refusal)
 
 
 def refuse_by_signal(turn: Turn, event: Received) -> None:
-    """End the job, because a launcher was asked to end before the start. A spare one just leaves."""
+    """End the job, because a launcher received a signal before the start. A spare node just leaves."""
     node = turn.find(event.node)
     if node is not None and node.rank is not None:
         turn.change(is_told=True)
@@ -184,7 +186,7 @@ def refuse_by_signal(turn: Turn, event: Received) -> None:
 
 
 def refuse_late(turn: Turn, event: Probed) -> None:
-    """End the job, because nodes have not come in time."""
+    """End the job, because nodes have not joined in time."""
     state = turn.state
     if state.is_probing and state.missing:
         job = state.job
@@ -200,13 +202,13 @@ def forget(turn: Turn, index: int, how: str) -> None:
 
 
 def note_health(turn: Turn, event: Ready) -> None:
-    """Note what the health command of a node found; a spare one takes the place of an unhealthy node."""
+    """Note the result of a node's health command. A spare node replaces an unhealthy node."""
     turn.change_node(event.node, health=event.unhealthy)
     between.take_unhealthy(turn, event.node, event.unhealthy)
 
 
 def note_spare_health(turn: Turn, event: Ready) -> None:
-    """Note what the health command of a spare node found; no place is given away while the attempt runs."""
+    """Note the result of a spare node's health command. It replaces no node while the attempt runs."""
     node = turn.find(event.node)
     if node is not None and node.rank is None:
         note_health(turn, event)
@@ -229,3 +231,30 @@ def advance(turn: Turn) -> None:
     elif turn.now >= state.began + job.roll_call_s and not state.is_probing:
         turn.change(is_probing=True)
         turn.send(Probe())
+
+
+def close(turn: Turn, event: Disconnected) -> None:
+    """Forget the node: it or its successor will join again. Wait for a spare node to come back."""
+    node = turn.find(event.node)
+    if node is not None and node.rank is None:
+        lost_nodes.close(turn, event)
+    elif node is not None:
+        forget(turn, event.node, f"its connection has ended ({event.why})")
+
+
+def kill(turn: Turn, event: Killed) -> None:
+    """Forget the node: its successor will join. A spare node is lost, as in every other phase."""
+    node = turn.find(event.node)
+    if node is not None and node.rank is not None:
+        forget(turn, event.node, between.KILLED)
+    else:
+        lost_nodes.kill(turn, event)
+
+
+def forget_late(turn: Turn, late: Sequence[tuple[int, Node]]) -> None:
+    """Forget nodes that have left again; they or others can join in their places."""
+    for index, node in late:
+        how = between.describe_silence(node)
+        turn.send(Print(f"{turn.name(index)} has left again: {how}", "node-left"))
+        turn.send(HangUp(node.session))
+        forget(turn, index, how)

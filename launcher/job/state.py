@@ -247,3 +247,8 @@ class State:
     over: EndJob | None = None
     leave_by: float | None = None
     due: float | None = None
+
+    @property
+    def attempt_number(self) -> int:
+        """Number of the attempt that runs, or ran last; 0 before the first."""
+        return 0 if self.attempt is None else self.attempt.number

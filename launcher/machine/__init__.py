@@ -9,7 +9,7 @@ from __future__ import annotations
 from launcher.core.errors import make_error
 from launcher.core.model import Machine
 from launcher.machine.cgroup import read_granted_cpus
-from launcher.machine.gpus import count_gpus, count_visible_gpus, find_doubles
+from launcher.machine.gpus import VISIBLE, count_gpus, count_visible_gpus, find_doubles
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from launcher.machine.host import Host
 
 
-VISIBLE = "CUDA_VISIBLE_DEVICES"
 OTHERS = ("kfd", "accel", "hl", "davinci", "neuron", "cambricon_dev", "mtgpu", "renderD")
 """Device file prefixes of AMD, Gaudi, TPUs, Ascend, Trainium and others; Intel's are in /dev/dri."""
 

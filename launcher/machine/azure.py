@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 CONTEXT = "AZUREML_CR_COMPUTE_CONTEXT"  # {"cluster_name": ..., "vm_size": "Standard_ND96isr_H100_v5", ...}
 FAMILY = "NCCL_TOPO_FAMILY"  # ndv5
 BATCH_NODE = "AZ_BATCH_NODE_ID"
+BATCH_DEDICATED = "AZ_BATCH_NODE_IS_DEDICATED"  # "false" for a spot or low-priority node
+CHEAP = ("lowpriority", "spot")
+"""Names for preemptible machines, in lower case and without separators."""
 ASSET_TAG_FILE = "/sys/class/dmi/id/chassis_asset_tag"
 ASSET_TAG = "7783-7084-3265-9085-8269-3286-77"
 """Content of that file on every Azure VM and nowhere else (cloud-init detects Azure by it too)."""
@@ -273,3 +276,18 @@ def ask_vm(host: Host) -> Vm | None:
     size = host.recorded("vm_size") if is_known else ask_size()
     origin = "recorded" if is_known else "the instance metadata service"
     return Vm(size, find_kind(size), origin) if isinstance(size, str) and size else None
+
+
+def find_preemptible(environ: Mapping[str, str]) -> str:
+    """Return what marks this machine as preemptible; empty if nothing does.
+
+    Azure Batch and Azure ML set such variables. SageMaker's managed spot training, SkyPilot, Slurm and
+    Kubernetes do not: there the user must pass the flag.
+    """
+    dedicated = environ.get(BATCH_DEDICATED, "")
+    if dedicated.strip().lower() == "false":
+        return f"{BATCH_DEDICATED}={shorten(dedicated)!r}"
+    priority = read_context(environ, "vm_priority")
+    kind = str(priority).lower().replace("_", "").replace("-", "").replace(" ", "")
+    is_cheap = isinstance(priority, str) and kind in CHEAP
+    return f"{CONTEXT}: vm_priority {shorten(str(priority))!r}" if is_cheap else ""

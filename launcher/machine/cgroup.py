@@ -1,4 +1,4 @@
-"""Reads our own control group, v1 or v2: its directories, its CPUs, its memory limit and its memory events.
+"""Reads our own control group, v1 or v2: its directories, its CPUs, its memory and its memory events.
 
 Source: Linux Documentation/admin-guide/cgroup-v2.rst (memory.events, memory.max, cpu.max),
 cgroup-v1/cpusets.rst, cgroup-v1/memory.rst (memory.oom_control, memory.failcnt, memory.limit_in_bytes ...).
@@ -159,6 +159,24 @@ def read_memory_limit(host: Host) -> int | None:
         if limit is not None and limit < UNLIMITED
     ]
     return min(limits, default=None)
+
+
+def read_memory_use(host: Host) -> tuple[int, int | None] | None:
+    """Return the job's memory in bytes and its limit: of the innermost cgroup that counts it, or of the node.
+
+    Without the file cache, which the kernel can drop if needed. The limit is None if there is none.
+    """
+    for folder in cgroup_folders(host, "memory"):
+        names = ("current", "usage_in_bytes", "max", "limit_in_bytes")
+        numbers = [host.read_number(f"{folder}/memory.{name}", DIGITS) for name in names]
+        used, limit = numbers[0] or numbers[1], numbers[2] or numbers[3]  # v2; v1
+        if used is not None:
+            fields = read_fields(host, f"{folder}/memory.stat")
+            cache = fields.get("total_inactive_file", fields.get("inactive_file", 0))  # v1; v2
+            return max(0, used - cache), limit if limit and limit < UNLIMITED else None
+    fields = read_fields(host, "/proc/meminfo")
+    total, free = fields.get("MemTotal:"), fields.get("MemAvailable:")
+    return None if total is None or free is None else ((total - free) << 10, total << 10)
 
 
 def read_node_oom_kill(host: Host) -> int | None:

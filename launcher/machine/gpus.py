@@ -8,6 +8,7 @@ if TYPE_CHECKING:
 
     from launcher.machine.host import Host
 
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 DRIVER = "/proc/driver/nvidia/version"
 DEVICE_LIMIT = 256
 """More GPUs than any node has: a snapshot with more is not trusted."""

@@ -26,7 +26,7 @@ from launcher.mpi.protocol import FROM_NODE
 from launcher.mpi.ranks import KILL_WAIT_S, SETTLE_S, RanksTarget
 from launcher.mpi.reports import Reports, explains
 from launcher.preemption.events import DUE
-from launcher.process.signals import ending_of, name_signal
+from launcher.process.signal_file import ending_of, name_signal
 from launcher.process.spawn import Streams
 
 TYPE_CHECKING = False
@@ -36,11 +36,8 @@ if TYPE_CHECKING:
     from launcher.agent.coordination import Coordination
     from launcher.agent.runtime import Runtime
     from launcher.failure.model import Verdict
-    from launcher.failure.reason import Reason
     from launcher.process.spawn import Child
 
-MPI_GRACE_S = 4.0
-"""Seconds between SIGTERM and SIGKILL for mpirun itself, which has nothing to save."""
 EXPLAIN_S = 2.0
 """Seconds to wait for reports after mpirun's end: a node may still tell the cause."""
 
@@ -50,18 +47,17 @@ class Head(Lead):
 
     Attributes:
         ending: The ranks as the target of signals.
-        reports: What the nodes report of the ranks in this attempt.
+        reports: What the nodes report of the ranks.
     """
 
     _again: messages.Again | None = None
-    _reported: messages.First | None = None
 
     def coordinate(self) -> Coordination:
         """Return what the agent asks and reports."""
         return replace(
             super().coordinate(), route=self.route, helpers=self.helpers, on_told=self.on_told,
-            on_reason=self.on_reason, on_preemption=self.on_preemption, restarts=self.restarts,
-            finish=self.finish,
+            on_reason=lambda reason: self._fail_here(reason.kind, reason.status, reason.what),
+            on_preemption=self.on_preemption, restarts=self.restarts, finish=self.finish,
         )  # fmt: skip
 
     def attach(self, runtime: Runtime) -> RanksTarget:
@@ -71,9 +67,10 @@ class Head(Lead):
         grace_s = runtime.watch.grace_s
         self._world_size = self.job.shape.world_size or 0
         self.ending = RanksTarget(
-            self.nodes, self._world_size, grace_s, runtime.say, self.channel.broadcast, self._end_mpirun
+            self.nodes, self._world_size, grace_s, runtime.say, self.channel.broadcast, runtime.group
         )
-        self._expect_ranks()
+        per_node = self._world_size // len(self.nodes)
+        self.reports = Reports(self.nodes, per_node, self.ending, self._fail, self._note_signal)
         return self.ending
 
     def route(self, child: Child, streams: Streams) -> Streams:
@@ -96,13 +93,9 @@ class Head(Lead):
         """Forget the attempt before, and start the timers of the end and of the counting."""
         self._again = None
         self.ending.begin_attempt()
+        self.reports.begin_attempt()
         super().begin()
-        self._expect_ranks()
         self.runtime.loop.timers += [self.ending, self.reports]
-
-    def _expect_ranks(self) -> None:
-        per_node = self._world_size // len(self.nodes)
-        self.reports = Reports(self.nodes, per_node, self.ending, self._fail, self._note_signal)
 
     # --- to the controller
 
@@ -110,10 +103,6 @@ class Head(Lead):
         """Handle a message about ranks of a node."""
         if self.channel.state.phase in (Phase.RUNNING, Phase.STOPPING):
             self.reports.take(self.nodes[index], message)
-
-    def on_reason(self, reason: Reason) -> None:
-        """Report that this launcher ends the job for a reason of its own."""
-        self._fail_here(reason.kind, reason.status, reason.what)
 
     def on_preemption(self, kind: str, what: str, left_s: float, ends: bool) -> None:
         """Report that this node is preempted."""
@@ -162,12 +151,6 @@ class Head(Lead):
             )
             self.ending.stop(signal.SIGTERM)
 
-    def _end_mpirun(self) -> None:
-        """Stop mpirun if it has not noticed that no rank is left."""
-        if self.runtime.group.running:
-            self.runtime.group.stopper.grace_s = MPI_GRACE_S
-            self.runtime.group.stopper.begin(signal.SIGTERM)
-
     # --- the end of an attempt
 
     def restarts(self) -> bool:
@@ -177,11 +160,9 @@ class Head(Lead):
         again = self._again
         if again is None:
             return False
-        self._report(again.over)
+        self.parts.outcomes.report_job(again.over.first, lambda: self.judge(again.over))
         self.runtime.say(again.why, "restart")
-        while self.channel.state.phase is Phase.BETWEEN:
-            self.runtime.loop.turn()
-            self.runtime.loop.guard(self.runtime.group.collect)
+        self.runtime.group.turn_while(lambda: self.channel.state.phase is Phase.BETWEEN)
         if self.channel.state.phase is Phase.OVER:
             return False
         self.runtime.attempt = self.attempt
@@ -212,11 +193,9 @@ class Head(Lead):
         status, record = 0, self.reports.find_verdict(first)
         if first is None and told is not None:
             status = 0 if len(self.reports.ends) >= self._world_size else 128 + told
-        elif first is None or self._mpirun_explains(first):  # its own messages say why
+        elif first is None or explains(mpirun, first):  # its own messages say why
             outcome = self.parts.outcomes.find()
             status, record = outcome.status, outcome.verdict
-            if outcome.line:
-                runtime.say(outcome.line, "survivors")
             if mpirun.status:
                 event = Event(0, STARTER, mpirun.ended_ns, mpirun.status, what=f"{mpirun.name} {mpirun.end}")
                 self._fail(first := event)
@@ -227,26 +206,9 @@ class Head(Lead):
             ended = events.Exited(node.index, status, self.attempt, verdict, progressed)
             self.channel.feed(ended)
 
-    def _mpirun_explains(self, event: Event) -> bool:
-        """Whether the end of mpirun explains the event: it was killed before, or has killed the ranks."""
-        mpirun = self.runtime.group.processes[0]
-        asked = mpirun.passed_on is not None
-        return not asked and explains(mpirun.code or 0, mpirun.status, mpirun.ended_ns, event)
-
     # --- the end of the job
 
-    def find_status(self, over: messages.Over) -> int:
-        """Return the exit status of the launchers from how the job has ended."""
-        self.parts.outcomes.is_stopped = over.is_stopped
-        return self.parts.outcomes.exit_status(over.status, self._judge(over))
-
-    def _judge(self, over: messages.Over) -> Verdict | None:
-        """Return the verdict on the whole job; None if there is none."""
-        found: list[Verdict | None] = []
-        self.runtime.loop.guard(lambda: found.append(self._find_verdict(over)))
-        return found[0] if found else None
-
-    def _find_verdict(self, over: messages.Over) -> Verdict | None:
+    def judge(self, over: messages.Over) -> Verdict | None:
         """Return the verdict on the whole job, with the ends of all ranks; None if nothing has failed."""
         runtime, number = self.runtime, self.runtime.forwarder.told
         verdict = read_verdict(over, None, self.job.shape, runtime.started_ns, self.attempt)
@@ -259,20 +221,13 @@ class Head(Lead):
             node_rank=first.node, others=self.reports.describe_others(first, told), told=told,
         )  # fmt: skip
 
-    def _report(self, over: messages.Over) -> None:
-        """Report once what failed first."""
-        verdict = None if over.first == self._reported else self._judge(over)
-        self._reported = over.first
-        if verdict is not None:
-            self.parts.outcomes.publish(verdict, shown=True)
-
     def finish(self, report: Callable[[], int]) -> int:
         """Report how the job ended, and return its status."""
         over = self.over
         assert isinstance(over, messages.Over)  # noqa: S101 - no other attempt follows
         if over.status:
             self.close()
-        self._report(over)
+        self.parts.outcomes.report_job(over.first, lambda: self.judge(over))
         if over.why:
             self.runtime.say(over.why, "no-restart")
         return over.status

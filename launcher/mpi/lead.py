@@ -15,7 +15,7 @@ from launcher.agent.coordination import Coordination
 from launcher.channel.connection import CLOSED
 from launcher.cluster.coordinator import Coordinator, Service
 from launcher.cluster.join import Join
-from launcher.cluster.messages import Again, Over, Refuse, Start
+from launcher.cluster.messages import Over, Refuse, Start
 from launcher.cluster.outcome import read_refusal
 from launcher.cluster.roll import look_for
 from launcher.core.errors import EXIT_NOT_READY
@@ -27,11 +27,11 @@ from launcher.job.refusals import WAIT_LONGER
 from launcher.job.settings import BEAT_S
 from launcher.job.state import Phase
 from launcher.machine.ports import find_free_port
-from launcher.mpi.leftovers import LINGER_S, end_job
+from launcher.mpi.leftovers import end_job
 from launcher.mpi.local import LocalRanks
 from launcher.mpi.protocol import FROM_NODE, Variable
 from launcher.mpi.ranks import MpiNode
-from launcher.process.signals import name_signal
+from launcher.process.signal_file import name_signal
 from launcher.remote.hub import Hub
 from launcher.remote.protocol import FROM_NODE as OF_PROGRAMS
 from launcher.remote.protocol import UNSENT_LIMIT_BYTES
@@ -42,11 +42,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from launcher.agent.agent import AgentParts
-    from launcher.agent.forwarder import Target
     from launcher.agent.runtime import Runtime
-    from launcher.channel.connection import Connection, Listener
+    from launcher.agent.signals import Target
+    from launcher.channel.connection import Connection
     from launcher.cluster.settings import Shape
     from launcher.core.errors import LauncherError
+    from launcher.failure.model import Verdict
     from launcher.mpi.protocol import Briefing
     from launcher.process.watchdog import Watchdog
     from launcher.remote.hub import Gate
@@ -83,6 +84,7 @@ class Lead:
         nodes: The nodes by node rank, and what is known of their ranks.
         channel: The control channel, with the controller.
         ranks: The ranks of our own node.
+        timers: What the loop calls when it is due.
         over: How the job has ended; None before.
         parts: The parts of the agent; set before it runs.
         runtime: Values and tools of the launcher.
@@ -108,9 +110,9 @@ class Lead:
     def coordinate(self) -> Coordination:
         """Return what the agent asks and reports."""
         return Coordination(
-            self.attach, self.gather, shares_terminal=False, lends_terminal=False,
+            self.gather, self.attach, shares_terminal=False, lends_terminal=False,
             has_others=len(self.nodes) > 1, begin=self.begin, on_refused=self.on_refused,
-            clean_up=self.clean_up, close=self.close,
+            clean_up=lambda: end_job(self.job.briefing.job, self.runtime.watch.grace_s), close=self.close,
         )  # fmt: skip
 
     def attach(self, runtime: Runtime) -> Target | None:
@@ -131,20 +133,15 @@ class Lead:
             lambda: self.parts.outcomes.history, rule, self.job.briefing.job, service,
         )  # fmt: skip
         self._hub = Hub(gate, loop, runtime.say, channel.members.send, channel.members.why_silent)
-        self.ranks = LocalRanks(loop, lambda message: channel.hear(0, message))
+        self.ranks = LocalRanks(loop, channel.send, 0, shape.grace_s)
+        self.timers = channel, self._hub.clients, self.ranks
         channel.subscribers |= dict.fromkeys(OF_PROGRAMS, self._hub.hear)
         return None
 
     @property
-    def timers(self) -> tuple[Coordinator, Listener, LocalRanks]:
-        """What the loop calls when it is due."""
-        return self.channel, self._hub.clients, self.ranks
-
-    @property
     def attempt(self) -> int:
         """Number of the attempt that runs, or ran last."""
-        attempt = self.channel.state.attempt
-        return 0 if attempt is None else attempt.number
+        return self.channel.state.attempt_number
 
     @property
     def failures(self) -> tuple[Event, ...]:
@@ -164,9 +161,9 @@ class Lead:
         self.ranks.listen(self.job.briefing.job)
         runtime.loop.timers[:] = self.timers
         channel.feed(events.Tick())
-        while runtime.forwarder.told is None and channel.state.phase is Phase.GATHERING:
-            runtime.loop.turn()
-            runtime.group.reap()
+        runtime.group.turn_while(
+            lambda: runtime.forwarder.told is None and channel.state.phase is Phase.GATHERING
+        )
         told = runtime.forwarder.told
         if told is not None:
             self.on_told(told)
@@ -202,9 +199,6 @@ class Lead:
         match message:
             case Over() | Refuse():
                 self.over = message
-            case Again():
-                ready = events.Ready(0, message.attempt)
-                self.ranks.clear(message.run, LINGER_S, lambda: self.channel.hear(0, ready))
             case Start():
                 tell_starter(self.runtime.environ)
             case _:
@@ -212,12 +206,16 @@ class Lead:
 
     def _finish(self, over: Over | Refuse) -> Over | Refuse:
         """Return how the job ends, with the status of all launchers: nodes may not have the head's flags."""
-        return replace(over, status=self.find_status(over)) if isinstance(over, Over) else over
+        if isinstance(over, Refuse):
+            return over
+        outcomes = self.parts.outcomes
+        outcomes.is_stopped = over.is_stopped
+        verdict = self.runtime.loop.guarded(lambda: self.judge(over), None)
+        return replace(over, status=outcomes.exit_status(over.status, verdict))
 
-    def find_status(self, over: Over) -> int:
-        """Return the exit status of the launchers from how the job has ended."""
-        self.parts.outcomes.is_stopped = over.is_stopped
-        return self.parts.outcomes.exit_status(over.status)
+    def judge(self, over: Over) -> Verdict | None:
+        """Return the verdict on the whole job; None if it is that on our own process."""
+        return None
 
     # --- from the nodes
 
@@ -225,22 +223,11 @@ class Lead:
         """Return an event with what only we know."""
         match event:
             case events.Joined() if 0 <= event.node < len(self.nodes):
-                free_at, host = self._find_free_at(event), self.nodes[event.node].host
-                return replace(event, host=host, free_at=free_at)
+                node = self.nodes[event.node]
+                return replace(event, host=node.host, free_at=node.find_free_at(event.session, event.host))
             case events.Probed():
                 return replace(event, or_else=WAIT_LONGER)
         return event
-
-    def _find_free_at(self, event: events.Joined) -> float:
-        """Return before when no rank may start on a node whose launcher calls.
-
-        The same launcher knows what runs there, and so does another one of the same machine.
-        """
-        node = self.nodes[event.node]
-        ended, until = node.lost
-        if event.session != node.launcher and not (ended and event.host == node.name):
-            node.free_at = max(node.free_at, until)
-        return node.free_at
 
     def _on_let_in(self, index: int, connection: Connection) -> None:
         """Note which launcher was let in."""
@@ -276,10 +263,6 @@ class Lead:
         event = Event(0, REFUSED, time.monotonic_ns(), error.exit_status, what=error.summary)
         self.channel.feed(events.Failed(0, event, self.attempt))
         self.end_all(error.exit_status)
-
-    def clean_up(self) -> None:
-        """End what is left here; the watchdog calls this if we were killed."""
-        end_job(self.job.briefing.job, self.runtime.watch.grace_s)
 
     def close(self) -> None:
         """Wait for all nodes to clean up and leave."""

@@ -11,7 +11,7 @@ import time
 from launcher.engines.mpirun import WRAPPER
 from launcher.machine.process import PROC, find_parent, list_pids, read_file, read_name
 from launcher.mpi.folder import has_launcher, remove_folder
-from launcher.process.signals import send
+from launcher.process.signal_file import send
 from launcher.process.watchdog import find_marked, is_watchdog
 
 TYPE_CHECKING = False

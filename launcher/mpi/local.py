@@ -14,14 +14,16 @@ import time
 
 from launcher.channel.connection import Connection, Listener, read_peer
 from launcher.channel.lines import WELCOME_LIMIT_BYTES, Lines
+from launcher.cluster.messages import Again
 from launcher.core.frozen import replace
 from launcher.core.wire import pack, unpack
+from launcher.job.events import Ready
 from launcher.machine.process import descends_from, is_alive
 from launcher.mpi import protocol
 from launcher.mpi.folder import SOCKET, cannot_have_ranks, make_folder, remove_folder
 from launcher.mpi.leftovers import LINGER_S, Daemons, Sweep, find_daemon, stop_daemon
 from launcher.process.loop import Later
-from launcher.process.signals import send
+from launcher.process.signal_file import send
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -57,15 +59,23 @@ class LocalRanks:
 
     Attributes:
         is_over: Whether nothing of the job is here: it has not begun, has ended, or the head is lost.
+        briefing: The facts about the attempt that runs, or ran last; None before the first.
     """
 
-    def __init__(self, loop: Loop, report: Callable[[object], None]) -> None:
-        """Create it before the first `Briefing`; ``report`` sends the head a message."""
+    def __init__(self, loop: Loop, report: Callable[[object], None], index: int, grace_s: float) -> None:
+        """Create it before the first `Briefing`.
+
+        Args:
+            loop: Waits for the ranks.
+            report: Sends the head a message.
+            index: Index of this node.
+            grace_s: Seconds for what a launcher before us has left here.
+        """
         self.is_over = True
-        self._loop, self._report = loop, report
+        self.briefing: protocol.Briefing | None = None
+        self._loop, self._report, self._index, self._grace_s = loop, report, index, grace_s
         self._ranks: list[Rank] = []
         self._variables: dict[str, str | None] = {}
-        self._briefing: protocol.Briefing | None = None
         self._signalled: int | None = None
         """The signal by which the attempt began to end; None before."""
         self._released = self._is_ending = False
@@ -92,6 +102,11 @@ class LocalRanks:
                 self._variables[message.name] = message.value
             case protocol.Briefing():
                 self._begin(message)
+            case Again():
+                is_own = self.briefing is not None and self.briefing.job == message.run
+                ready = Ready(self._index, message.attempt)
+                linger_s = LINGER_S if is_own else self._grace_s
+                self.clear(message.run, linger_s, lambda: self._report(ready))
             case protocol.PassOn():
                 self._signal(message.number, begins_end=message.ends)
             case protocol.Release():
@@ -119,7 +134,7 @@ class LocalRanks:
     def _begin(self, briefing: protocol.Briefing) -> None:
         self.listen(briefing.job)
         self._forget()
-        self._briefing, self._variables = replace(briefing, variables=self._variables), {}
+        self.briefing, self._variables = replace(briefing, variables=self._variables), {}
         self._signalled = self._sweep = self._grace = None
         self.is_over = self._is_ending = self._released = False
 
@@ -142,8 +157,8 @@ class LocalRanks:
 
     def lose_head(self) -> None:
         """End the job here, because the head is gone: the ranks may save their state within the grace."""
-        if self._grace is None and self._briefing is not None and not self.is_over:
-            self._grace = Later(time.monotonic() + self._briefing.grace_s, lambda: self.end(0.0))
+        if self._grace is None and self.briefing is not None and not self.is_over:
+            self._grace = Later(time.monotonic() + self.briefing.grace_s, lambda: self.end(0.0))
             self._released = True
             self._tell_ranks(protocol.Release())
             self._signal(signal.SIGTERM, begins_end=True)
@@ -212,8 +227,8 @@ class LocalRanks:
             Garbled: The message is invalid.
         """
         match message := unpack(packed, protocol.FROM_RANK):
-            case protocol.Attached() if self._briefing is not None:
-                rank.send(self._briefing)
+            case protocol.Attached() if self.briefing is not None:
+                rank.send(self.briefing)
             case protocol.Started() if not rank.started:
                 rank.started = True
                 self._report(replace(message, pid=rank.pid))
@@ -232,9 +247,9 @@ class LocalRanks:
 
     def end(self, linger_s: float = LINGER_S) -> None:
         """End what the job has left on this node; then `is_over` is true."""
-        if self._briefing is not None and not (self.is_over or self._is_ending):
+        if self.briefing is not None and not (self.is_over or self._is_ending):
             self._is_ending, self._grace = True, None
-            self.clear(self._briefing.job, linger_s, self._on_end)
+            self.clear(self.briefing.job, linger_s, self._on_end)
 
     def _on_end(self) -> None:
         self.is_over = True

@@ -19,7 +19,7 @@ ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 def leave_placeholder() -> int:
     """Fork: the parent stays as the placeholder, the child returns, out of reach of MPI's daemon.
 
-    Call it while the forwarded signals are blocked, see `launcher.process.signals.hold`.
+    Call it while the forwarded signals are blocked, see `launcher.process.signal_file.hold`.
 
     Returns:
         A descriptor that reaches end of file when the placeholder is asked to end or is killed.

@@ -42,7 +42,7 @@ from launcher.mpi.protocol import TO_RANK, Abandoned, Attached, Briefing, RankEn
 from launcher.process.kernel import FULL, open_signal_file, read_signals
 from launcher.process.loop import Later
 from launcher.process.refused import explain
-from launcher.process.signals import hold
+from launcher.process.signal_file import hold
 from launcher.process.spawn import cannot_start
 
 TYPE_CHECKING = False
@@ -196,7 +196,7 @@ class RankCoordination:
         killed, the kernel kills our process, and the launcher kills what that has started.
         """
         return Coordination(
-            self._attach, self._gather, speaks=False, guards=False, name_run=lambda own: self.job,
+            self._gather, self._attach, speaks=False, guards=False, name_run=lambda own: self.job,
             begin=self._begin, takes_signal=self._takes_signal, takes_verdict=self._takes_verdict,
             finish=self._finish,
         )  # fmt: skip

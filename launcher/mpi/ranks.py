@@ -12,12 +12,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from launcher.core.log import Say
+    from launcher.process.group import ProcessGroup
 
 KILL_WAIT_S = 2.0
 SETTLE_S = 1.0
 """Seconds between the first and the last ranks that mpirun starts."""
 MPI_END_S = 5.0
 """Seconds that mpirun may take to notice that all of its ranks have ended."""
+MPI_GRACE_S = 4.0
+"""Seconds between SIGTERM and SIGKILL for mpirun itself, which has nothing to save."""
 
 
 class MpiNode:
@@ -45,6 +48,16 @@ class MpiNode:
         """Forget the ranks of the last attempt."""
         self.started: dict[int, int] = {}
         self.ended: set[int] = set()
+
+    def find_free_at(self, session: str, host: str) -> float:
+        """Return before when no rank may start here, because a launcher of this session and host calls.
+
+        The same launcher knows what runs here, and so does another one of the same machine.
+        """
+        has_ended, until = self.lost
+        if session != self.launcher and not (has_ended and host == self.name):
+            self.free_at = max(self.free_at, until)
+        return self.free_at
 
     @property
     def name_in_full(self) -> str:
@@ -82,7 +95,7 @@ class RanksTarget:
         grace_s: float,
         say: Say,
         broadcast: Callable[[object], None],
-        end_mpirun: Callable[[], None],
+        mpirun: ProcessGroup,
     ) -> None:
         """Begin before the first attempt.
 
@@ -92,10 +105,10 @@ class RanksTarget:
             grace_s: Seconds between SIGTERM and SIGKILL.
             say: Prints a message in the log.
             broadcast: Sends all nodes a message.
-            end_mpirun: Stops mpirun if it has not noticed that no rank is left.
+            mpirun: Its process, which is stopped if it has not noticed that no rank is left.
         """
         self._nodes, self._world_size, self._grace_s = nodes, world_size, grace_s
-        self._say, self._broadcast, self._end_mpirun = say, broadcast, end_mpirun
+        self._say, self._broadcast, self._mpirun = say, broadcast, mpirun
         self.begin_attempt()
 
     suspends = False
@@ -170,7 +183,8 @@ class RanksTarget:
         """Take the next step."""
         if self.released:
             self.due = None
-            self._end_mpirun()
+            if self._mpirun.running:
+                self._mpirun.stopper.begin(signal.SIGTERM, grace_s=MPI_GRACE_S)
         elif self.killed or (now >= self._settled_at and not self.count):
             self._release()
         elif now < self._kill_at:

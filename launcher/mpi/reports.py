@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from launcher.failure.model import Verdict
     from launcher.mpi.ranks import MpiNode, RanksTarget
+    from launcher.process.spawn import Process
 
 RANKS_MAX = 1024
 """Ranks of a node that are counted beyond those that the job has: a faulty mpirun may start all on one."""
@@ -40,7 +41,7 @@ WATCH_FOR_KILLS = "check that node for the kernel's OOM killer (dmesg) and for a
 
 
 class Reports:
-    """The reports of an attempt, and whether the ranks are those that were requested.
+    """The reports of one attempt after the other, and whether the ranks are those that were requested.
 
     An mpirun that does not follow the hostfile runs all ranks on one node, and reports success.
 
@@ -57,7 +58,7 @@ class Reports:
         fail: Callable[[Event], None],
         on_signalled: Callable[[int], None],
     ) -> None:
-        """Begin with an attempt.
+        """Begin with the first attempt.
 
         Args:
             nodes: The nodes of the job.
@@ -66,10 +67,14 @@ class Reports:
             fail: Takes what has failed.
             on_signalled: Takes a signal that was only forwarded, and of which a rank has died.
         """
-        self.ends: dict[int, tuple[RankEnded, int]] = {}
-        self.due: float | None = None
         self._nodes, self._per_node, self._wanted = nodes, per_node, per_node * len(nodes)
         self._ending, self._fail, self._on_signalled = ending, fail, on_signalled
+        self.begin_attempt()
+
+    def begin_attempt(self) -> None:
+        """Forget the attempt before."""
+        self.ends: dict[int, tuple[RankEnded, int]] = {}
+        self.due: float | None = None
         self._least: dict[int, tuple[bool, bool]] = {}
         """Whether the failures of a node were all asked for, and all only follow from others; by node."""
         self._sizes: set[int] = set()
@@ -228,17 +233,17 @@ def find_cause(why: str) -> Cause:
     return Cause(KILLED, "its launcher ended without a report, as after SIGKILL", WATCH_FOR_KILLS)
 
 
-def explains(code: int, status: int, ended_ns: int, event: Event) -> bool:
-    """Whether the end of mpirun explains an event, rather than follows from it.
+def explains(mpirun: Process, event: Event) -> bool:
+    """Whether the end of mpirun explains an event: it was killed before, or has killed the ranks.
 
     Args:
-        code: mpirun's exit code: 0 to 255, or -n for signal n; we have not asked it to end.
-        status: The same as a shell reports it.
-        ended_ns: When it ended, monotonic nanoseconds.
+        mpirun: Its process, which has ended.
         event: The event of a rank or a node.
     """
-    may_follow = event.kind in FOLLOW_LOSS
-    if code < 0:
+    if mpirun.passed_on is not None:
+        return False  # we have asked it to end
+    may_follow, ended_ns = event.kind in FOLLOW_LOSS, mpirun.ended_ns
+    if (mpirun.code or 0) < 0:
         return event.at_ns > ended_ns - (FOLLOWS_NS if may_follow else 0)
     # MPI_Abort: mpirun has its status. Ranks that were asked to end after that do not tell the cause.
-    return status not in UNKNOWING and (may_follow or (event.asked and event.at_ns > ended_ns))
+    return mpirun.status not in UNKNOWING and (may_follow or (event.asked and event.at_ns > ended_ns))

@@ -1,4 +1,13 @@
-"""A serving node: runs ranks and programs for the head, until the head reports how the job ended."""
+"""A serving node: runs ranks and programs for the head, until the head reports how the job ended.
+
+    calling --> serving --> ending --> over
+       ^           |
+       +-- losing -+
+
+It is losing a head whose connection has ended without a report: the ranks here have their grace, and then it
+calls again, for the time of ``--rejoin-timeout``. A node of any other job ends with node 0 instead
+(`launcher.job.node`), stops its processes by itself, and reports their end; here the head does both.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +15,18 @@ import time
 
 from launcher.agent.coordination import Coordination
 from launcher.cluster.client import CoordinatorClient
-from launcher.cluster.messages import Again, Over, Refuse
+from launcher.cluster.messages import Over, Refuse
 from launcher.cluster.outcome import read_refusal
 from launcher.core.errors import EXIT_NOT_READY, LauncherError, NotReady
 from launcher.core.signal import signal
 from launcher.failure.arbiter import REFUSED, Event
 from launcher.job import events
 from launcher.job.refusals import WAIT_LONGER, node_0_missing
-from launcher.mpi.leftovers import LINGER_S, end_job
+from launcher.mpi.leftovers import end_job
 from launcher.mpi.local import LocalRanks
 from launcher.mpi.protocol import FROM_HEAD, FROM_NODE, Briefing
 from launcher.process.loop import Later
-from launcher.process.signals import ENDING_IDLE, name_signal
+from launcher.process.signal_file import ENDING_IDLE, name_signal
 from launcher.remote.programs import Programs
 from launcher.remote.protocol import FROM_NODE as TO_HEAD
 from launcher.remote.protocol import TO_NODE, UNSENT_LIMIT_BYTES
@@ -64,7 +73,6 @@ class Serving:
         self._told: int | None = None
         self._over: Over | Refuse | None = None
         """How the job has ended, as the head has reported."""
-        self._briefing: Briefing | None = None
         self._refused: LauncherError | None = None
         """Why this node cannot take part, or the head has not come."""
         self._has_met = self._is_losing = False
@@ -72,7 +80,7 @@ class Serving:
     def coordinate(self) -> Coordination:
         """Return what the agent asks and reports."""
         return Coordination(
-            self.attach, self.gather, shares_terminal=False, lends_terminal=False,
+            self.gather, self.attach, shares_terminal=False, lends_terminal=False,
             takes_signal=self.takes_signal, clean_up=self.clean_up, finish=self.finish, close=self.close,
         )  # fmt: skip
 
@@ -81,7 +89,8 @@ class Serving:
         self.runtime = runtime
         self._channel = self._make_channel()
         self._programs = Programs(self._send, runtime.loop, runtime.environ)
-        self._ranks = LocalRanks(runtime.loop, self._send)
+        grace_s = runtime.watch.grace_s
+        self._ranks = LocalRanks(runtime.loop, self._send, self._shape.index, grace_s)
 
     def _make_channel(self) -> CoordinatorClient:
         runtime = self.runtime
@@ -122,17 +131,15 @@ class Serving:
 
     def _end_programs(self) -> None:
         group, loop = self.runtime.group, self.runtime.loop
-        group.stopper.grace_s = CLOSE_S
-        group.stopper.begin(signal.SIGTERM)
+        group.stopper.begin(signal.SIGTERM, grace_s=CLOSE_S)
         loop.timers[:] = [group.stopper]
-        while group.is_busy:
-            loop.turn()
-            loop.guard(group.collect)
+        group.turn_while(lambda: group.is_busy)
 
     def clean_up(self) -> None:
         """End what the job has left here; the watchdog calls this if the launcher was killed."""
-        if self._briefing is not None:
-            end_job(self._briefing.job, self._briefing.grace_s)
+        briefing = self._ranks.briefing
+        if briefing is not None:
+            end_job(briefing.job, briefing.grace_s)
 
     # --- signals
 
@@ -183,34 +190,21 @@ class Serving:
             case Over() | Refuse():
                 self._over = message
                 self._ranks.end()
-            case Again():
-                self._clear(message)
             case Briefing():
-                self._watch(message)
                 self._begin(message)
             case _:
                 self._ranks.obey(message)
 
     def _begin(self, briefing: Briefing) -> None:
-        """Let ranks of an attempt start here."""
+        """Let ranks of an attempt start here; the watchdog ends the job here if we are killed."""
+        group, before = self.runtime.group, self._ranks.briefing
         try:
             self._ranks.obey(briefing)
         except LauncherError as error:
             self._refused, status, what = error, error.exit_status, error.problems[0].what
             event = Event(self._shape.index, REFUSED, time.monotonic_ns(), status, what=what)
             self._send(events.Failed(self._shape.index, event, briefing.attempt))
-
-    def _clear(self, again: Again) -> None:
-        """Report when nothing of the last attempt is left; ranks of a launcher before us have their grace."""
-        is_own = self._briefing is not None and self._briefing.job == again.run
-        linger_s = LINGER_S if is_own else self.runtime.watch.grace_s
-        ready = events.Ready(self._shape.index, again.attempt)
-        self._ranks.clear(again.run, linger_s, lambda: self._send(ready))
-
-    def _watch(self, briefing: Briefing) -> None:
-        """Have the watchdog end the job here if we are killed."""
-        group, before = self.runtime.group, self._briefing
-        self._briefing = briefing
+            return
         if before is None or before.job != briefing.job:
             group.dismiss_watchdog()
             group.watchdog = None

@@ -21,7 +21,7 @@ from launcher.job.commands import Stop
 from launcher.mpi.lead import Lead
 from launcher.planning.settings import apply_settings
 from launcher.process.execute import find_program
-from launcher.process.signals import ending_of
+from launcher.process.signal_file import ending_of
 from launcher.process.spawn import Child
 
 TYPE_CHECKING = False

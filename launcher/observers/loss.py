@@ -40,7 +40,7 @@ def describe_loss(tails: Sequence[tuple[str, bytes]]) -> str | None:
         return None
     name, line = next(iter(found.items()))
     others = f" and of {len(found) - 1} other{'s' if len(found) > 2 else ''}" if len(found) > 1 else ""
-    since = f"was NaN to the end, since '{quote(line, LINE_CHARS)}'"
+    since = f"has been NaN since '{quote(line, LINE_CHARS)}'"
     return f"note: [loss-nan] the loss of {name}{others} {since}; fix: {read_symptoms()['loss-nan'].fix}"
 
 

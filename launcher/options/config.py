@@ -11,9 +11,7 @@ import os
 
 from launcher.core.environ import BOM, Malformed, shorten
 from launcher.core.errors import make_problem
-from launcher.core.frozen import frozen
-from launcher.options.flag_values import is_on
-from launcher.options.flags import FLAGS, TENSORFLOW
+from launcher.options.flags import FLAGS
 from launcher.options.given import CONFIG, ETC, Files, Given
 
 TYPE_CHECKING = False
@@ -22,35 +20,10 @@ if TYPE_CHECKING:
 
     from launcher.core.errors import Problem
     from launcher.machine.host import Host
+    from launcher.options.flags import Flag
 
 LIMIT_BYTES = 1 << 16
-OF_ONE_JOB = (
-    *("nnodes", "node_rank", "master_addr", "local_addr", "hosts", "hostfile", "standalone"),
-    *("rdzv_endpoint", "rdzv_id", "ssh", "framework", *TENSORFLOW),
-    *("module", "no_python", "run_path", "expand_args", "local_rank_arg"),
-)
-"""Flags that describe a single job, node or command, and so cannot be defaults."""
 HEAD = "[launcher]"
-
-
-@frozen
-class Line:
-    """A line of a file.
-
-    Attributes:
-        place: File and line number, ``/etc/launcher.conf:3``.
-        name: The name as written.
-        text: The value.
-    """
-
-    place: str
-    name: str
-    text: str
-
-    @property
-    def origin(self) -> str:
-        """The line's name in messages and plans."""
-        return f"{self.place}: {self.name} = {shorten(self.text)}"
 
 
 class ConfigReader:
@@ -76,32 +49,36 @@ class ConfigReader:
             data = host.read_guarded(path, LIMIT_BYTES, of_system=not named)
         except OSError as error:
             if named:
-                self.problems.append(make_problem("named-defaults", path=path, why=error.strerror))
+                self._reject("named-defaults", path=path, why=error.strerror)
             elif not isinstance(error, FileNotFoundError):
                 self.warnings.append(f"{path} is not used: {error.strerror}")
             return
         if len(data) > LIMIT_BYTES:
             why = f"it is longer than {LIMIT_BYTES >> 10} KiB"
-            problem = make_problem("named-defaults" if named else "found-defaults", path=path, why=why)
-            self.problems.append(problem)
+            self._reject("named-defaults" if named else "found-defaults", path=path, why=why)
             return
         taken: dict[str, str] = {}
         text = data.decode("utf-8", "surrogateescape").removeprefix(BOM)
-        for line in self._parse(text, path):
-            dest = line.name.replace("-", "_")
-            if dest not in self._flags:  # of a newer release, maybe: no reason to stop all jobs of a machine
-                what = f"{shorten(line.name)!r} is not the name of a flag and is not used"
-                self.warnings.append(f"{line.place}: {what} ({self._mend(line.name)})")
-                continue
-            if dest in taken:
-                self.problems.append(
-                    make_problem("default-twice", place=line.place, name=line.name, other=taken[dest])
+        for place, name, value in self._parse(text, path):
+            flag = self._flags.get(name.replace("-", "_"))
+            if flag is None:  # of a newer release, maybe: no reason to stop all jobs of a machine
+                what = f"{shorten(name)!r} is not the name of a flag and is not used"
+                self.warnings.append(f"{place}: {what} ({self._mend(name)})")
+            elif taken.setdefault(flag.dest, place) != place:
+                self._reject("default-twice", place=place, name=name, other=taken[flag.dest])
+            elif flag.is_of_one_job:
+                self._reject(
+                    "default-of-one-job", place=place, name=name, flag=flag.name, variable=flag.variable
                 )
-                continue
-            taken[dest] = line.place
-            self._take(line, dest)
+            else:
+                self._take(flag, value, place, f"{place}: {name} = {shorten(value)}")
 
-    def _parse(self, text: str, path: str) -> Iterator[Line]:
+    def _reject(self, row: str, **values: object) -> None:
+        """Record the problem of a row of ``errors.txt``."""
+        self.problems.append(make_problem(row, **values))
+
+    def _parse(self, text: str, path: str) -> Iterator[tuple[str, str, str]]:
+        """Yield the place (``/etc/launcher.conf:3``), the name as written, and the value of each line."""
         for number, line in enumerate(text.splitlines(), 1):
             words = line.strip()
             if not words or words[0] in "#;" or words == HEAD:
@@ -110,42 +87,32 @@ class ConfigReader:
             name, equals, value = (part.strip() for part in words.partition("="))
             value = _unquote(value)
             if not equals or not name or not value:
-                self.problems.append(make_problem("default-shape", place=place, line=shorten(words)))
-                continue
-            yield Line(place, name, value)
+                self._reject("default-shape", place=place, line=shorten(words))
+            else:
+                yield place, name, value
 
-    def _take(self, line: Line, dest: str) -> None:
+    def _take(self, flag: Flag, text: str, place: str, origin: str) -> None:
         """Record the value of a line unless an earlier file sets the flag."""
-        flag, place = self._flags[dest], line.place
-        if dest in OF_ONE_JOB:
-            name, variable = flag.name, flag.variable
-            self.problems.append(
-                make_problem("default-of-one-job", place=place, name=line.name, flag=name, variable=variable)
-            )
-            return
         try:
-            value = flag.parse(line.text) if flag.parse else is_on(line.text)
+            value = flag.read(text)
         except Malformed as error:
-            self.problems.append(
-                make_problem("malformed-flag", where=place, origin=line.origin, expected=error, name=place)
-            )
+            self._reject("malformed-flag", where=place, origin=origin, expected=error, name=place)
             return
-        if dest in self.given:
-            self.notes.append(f"{line.origin} is not used: {self.given[dest].origin}")
+        if flag.dest in self.given:
+            self.notes.append(f"{origin} is not used: {self.given[flag.dest].origin}")
         else:
-            self.given[dest] = Given(value, line.origin, line.text if flag.parse else str(int(bool(value))))
+            self.given[flag.dest] = Given(value, origin, text if flag.parse else str(int(bool(value))))
 
     def _mend(self, name: str) -> str:
         """Return what was meant by an unknown name."""
-        from launcher.options.unknown import find_near
+        from launcher.options.unknown import find_near, name_nearest
 
         dashed = name.replace("_", "-").lower().lstrip("-")
         switch = self._flags.get(dashed.removeprefix("no-").replace("-", "_"))
         if dashed.startswith("no-") and switch is not None and switch.parse is None:
             return f"{switch.name[2:]} = false"
-        known = [flag.name[2:] for flag in FLAGS if flag.dest not in OF_ONE_JOB]
-        near = [dashed] if dashed in known else find_near(dashed, known, 0)
-        return f"{near[0]} is the nearest" if near else "none is similar: launcher run --help-all lists all"
+        known = [flag.name[2:] for flag in FLAGS if not flag.is_of_one_job]
+        return name_nearest([dashed] if dashed in known else find_near(dashed, known, 0))
 
 
 def _unquote(value: str) -> str:

@@ -118,15 +118,9 @@ def _bytes(text: str) -> int:
     """Return the bytes of a size; 0 if it is none."""
     digits = text.rstrip("KMGiBkmgb")
     unit = text[len(digits) :].upper().removesuffix("B").removesuffix("I")
-    if (
-        digits.isascii()
-        and digits.isdecimal()
-        and len(digits) < 16
-        and (unit or digits == text)
-        and unit in SIZE_UNITS
-    ):
-        return int(digits) << SIZE_UNITS[unit]
-    return 0
+    is_number = digits.isascii() and digits.isdecimal() and len(digits) < 16
+    is_size = is_number and unit in SIZE_UNITS and (unit or digits == text)
+    return int(digits) << SIZE_UNITS[unit] if is_size else 0
 
 
 def list_of(kind: str, *more: str) -> Parse:

@@ -11,7 +11,7 @@ from launcher.core.blocks import read_blocks, read_rows
 from launcher.core.environ import SERVICE
 from launcher.core.frozen import frozen
 from launcher.core.model import Fact
-from launcher.options.flag_values import one_of, parser_of
+from launcher.options.flag_values import is_on, one_of, parser_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,11 +29,8 @@ OTHER_PREFIXES = ("LAUNCHER_TEST_", "LAUNCHER_BENCH_")
 class Flag:
     """One flag: ``dest`` gives ``--dest-with-dashes`` and ``LAUNCHER_DEST``.
 
-    ``parse`` turns text into the value and raises `Malformed`; None marks a switch. ``--no-dest`` turns a
-    ``negatable`` switch off; its default is neither on nor off. ``pet``: torchrun's variable ``PET_DEST``
-    also sets the flag, with the lowest priority. (Facts do not have this mark: for them
-    `launcher.sources.torch_env` reads PET_* as values of the platform and not of the user.)
-    ``secret``: messages never quote the value. For the other fields see the table.
+    ``parse`` turns text into the value and raises `Malformed`; None marks a switch. ``kinds`` are the words
+    of the table's column ``is``. For the other fields see the table.
     """
 
     dest: str
@@ -42,19 +39,22 @@ class Flag:
     parse: Callable[[str], object] | None
     fact: Fact | None = None
     short: str | None = None
-    negatable: bool = False
-    pet: bool = False
     group: str = "job"
-    secret: bool = False
     kinds: tuple[str, ...] = ()
     needs: str = ""
     excludes: tuple[str, ...] = ()
     works: tuple[str, ...] = ()
+    sets: str = ""
 
     @property
     def is_torchruns(self) -> bool:
         """Whether torchrun has this flag too."""
-        return self.fact is not None or self.pet or self.group == "torchrun"
+        return self.fact is not None or "pet" in self.kinds or self.group == "torchrun"
+
+    @property
+    def is_of_one_job(self) -> bool:
+        """Whether it describes a single job, node or command, and so cannot be a default."""
+        return not {"one-job", "tensorflow"}.isdisjoint(self.kinds)
 
     @property
     def name(self) -> str:
@@ -65,6 +65,14 @@ class Flag:
     def variable(self) -> str:
         """The variable that sets the flag, e.g. ``LAUNCHER_NODE_RANK``."""
         return PREFIX + self.dest.upper()
+
+    def read(self, text: str) -> object:
+        """Return the value of a text; a switch is on or off.
+
+        Raises:
+            Malformed: It is no value of this flag.
+        """
+        return self.parse(text) if self.parse else is_on(text)
 
 
 GROUPS = {
@@ -82,8 +90,7 @@ GROUPS = {
 
 
 def _read(row: Block) -> Flag:
-    fields, kinds, metavar = row.fields, row.words("is"), row.fields.get("value", "")
-    kind = fields.get("kind")
+    fields, metavar, kind = row.fields, row.fields.get("value", ""), row.fields.get("kind")
     choice = one_of(*metavar.split("|")) if kind == "choice" else None
     return Flag(
         row.name,
@@ -92,14 +99,12 @@ def _read(row: Block) -> Flag:
         choice or (parser_of(kind, fields.get("form", "")) if kind else None),
         Fact(fields["fact"]) if "fact" in fields else None,
         fields.get("short"),
-        "negatable" in kinds,
-        "pet" in kinds,
         fields.get("group", "job"),
-        "secret" in kinds,
-        kinds,
+        row.words("is"),
         fields.get("needs", ""),
         row.words("excludes"),
         row.words("works"),
+        fields.get("sets", ""),
     )
 
 
@@ -109,8 +114,8 @@ def _list(kind: str) -> tuple[str, ...]:
 
 FLAGS = tuple(map(_read, read_blocks("options/flags.txt")))
 ROLE_FLAGS, TENSORFLOW = _list("role"), _list("tensorflow")
-EMPTY_IS_UNSET, ONLY_TORCHRUN = _list("empty"), _list("agent")
-PASSED_TO_TORCHRUN, PASSED_TO_RANKS = _list("to-torchrun"), _list("to-ranks")
+ONLY_TORCHRUN, OURS = _list("agent"), _list("ours")
+PASSED_TO_TORCHRUN, PASSED_TO_WORKERS, PASSED_TO_RANKS = map(_list, ("to-torchrun", "to-workers", "to-ranks"))
 RESTART_RULES = tuple(flag.dest for flag in FLAGS if flag.group == "restarts" and flag.dest != "restarts")
 NEEDS = {
     flag.dest: (flag.needs.partition("=")[0], flag.needs.partition("=")[2]) for flag in FLAGS if flag.needs

@@ -16,7 +16,7 @@ HELP_WIDTH = 100
 RUN_USAGE = "[options] [--] COMMAND ..."
 BRIEF = {
     "how many processes": ("nproc_per_node", "nnodes"),
-    "which node of which job this is": ("node_rank", "master_addr", "hosts"),
+    "which node this is": ("node_rank", "master_addr", "hosts"),
     "stopping and failures": ("restarts", "grace"),
     "output": ("log_dir", "tee"),
 }
@@ -105,7 +105,7 @@ def _add_group(parser: Parser, title: str, flags: Sequence[Flag]) -> argparse._A
         _add(group, flag, names, text)
         if "_" in flag.dest:  # torchrun accepts both spellings; showing both would double the help
             _add(group, flag, ["--" + flag.dest], argparse.SUPPRESS)
-        if flag.negatable:
+        if "negatable" in flag.kinds:
             opposite, text = f"--no-{flag.name[2:]}", f"the opposite of {flag.name}"
             group.add_argument(opposite, dest=flag.dest, action="store_false", default=None, help=text)
     return group

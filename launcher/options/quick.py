@@ -56,7 +56,7 @@ def _spell() -> dict[str, tuple[Flag, bool]]:
         found[flag.name] = found["--" + flag.dest] = (flag, True)
         if flag.short:
             found[flag.short] = (flag, True)
-        if flag.negatable:
+        if "negatable" in flag.kinds:
             found["--no-" + flag.name[2:]] = (flag, False)
     return found
 

@@ -20,17 +20,7 @@ from launcher.core.environ import (
 from launcher.core.errors import UsageError, make_problem
 from launcher.core.model import Evidence, Fact, Trust
 from launcher.core.supervision import GRACE_S
-from launcher.options.flag_values import is_on
-from launcher.options.flags import (
-    EMPTY_IS_UNSET,
-    EXCLUDES,
-    FLAGS,
-    NEEDS,
-    PREFIX,
-    ROLE_FLAGS,
-    TENSORFLOW,
-    Flag,
-)
+from launcher.options.flags import EXCLUDES, FLAGS, NEEDS, PREFIX, ROLE_FLAGS, TENSORFLOW, Flag
 from launcher.options.given import CONFIG, ETC, NEAR, PET_PREFIX, Files, Given
 from launcher.options.quick import read_quickly
 
@@ -46,8 +36,12 @@ AGENTS = ("TORCHELASTIC_RUN_ID", "LAUNCHER_LAUNCHED")
 """Variables of a worker. There PET_* are options of its agent, which has also read the files of defaults."""
 VARIABLES = {prefix + flag.dest.upper(): flag.dest for prefix in (PREFIX, PET_PREFIX) for flag in FLAGS}
 """Variables that may set a flag, and that flag."""
-OF_FACTS = tuple(flag for flag in FLAGS if flag.fact is not None)
+FIELDS = {flag.dest: flag.sets.split(".") for flag in FLAGS if flag.sets}
+"""For flags whose value is a field of a plan as it is: the part with the field, and the field."""
+FACTS = {flag.dest: flag.fact for flag in FLAGS if flag.fact is not None}
 SCRIPTS = (".py", ".sh")
+C10D_PORT = 29400
+"""Default port of torchrun's c10d rendezvous."""
 DEFAULTS = "config"
 """Name of the source of facts from files of defaults."""
 
@@ -88,6 +82,11 @@ class Options:
         """Return the value of a flag that holds several items; empty if it was not given."""
         given = self._given.get(dest)
         return given.value if given and isinstance(given.value, tuple) else ()
+
+    def fields(self, part: str) -> dict[str, Any]:
+        """Return the values of the given flags that set fields of a part of `Supervision`, by field."""
+        places = ((FIELDS[dest], given) for dest, given in self._given.items() if dest in FIELDS)
+        return {field: given.value for (of, field), given in places if of == part and given.value != ""}
 
     @property
     def framework(self) -> str:
@@ -138,12 +137,10 @@ class Options:
     def defaults(self) -> Evidence:
         """Return the facts in files of defaults, as the outermost source."""
         source = Source(DEFAULTS)
-        for flag in OF_FACTS:
-            given = self.files.given.get(flag.dest)
-            if flag.fact is not None and given is not None and isinstance(given.value, (int, str)):
-                # A process count wins over the number of visible GPUs; a port does not win over a free port.
-                trust = Trust.STATED if flag.fact is Fact.PROCESSES_PER_NODE else Trust.INDIRECT
-                source.claim(flag.fact, given.value, given.origin, trust)
+        for fact, value, origin in _list_facts(self.files.given):
+            # A process count wins over the number of visible GPUs; a port does not win over a free port.
+            trust = Trust.STATED if fact is Fact.PROCESSES_PER_NODE else Trust.INDIRECT
+            source.claim(fact, value, origin, trust)
         return source.evidence()
 
     def evidence(self) -> Evidence:
@@ -156,27 +153,21 @@ class Options:
         source.even = True  # the user's nodes all have the same number of processes
         alone = self._given.get("standalone")
         if alone and alone.value and not alone.is_platforms:  # one node, whatever the platform says
-            source.claim(Fact.NODE_COUNT, 1, alone.origin, Trust.ASKED)
-            source.claim(Fact.NODE_RANK, 0, alone.origin, Trust.ASKED)
-            source.claim(Fact.MASTER_ADDR, "127.0.0.1", alone.origin, Trust.ASKED)
-            source.claim(Fact.MASTER_PORT, 0, alone.origin, Trust.ASKED)
-        backend = self.text("rdzv_backend", "static")
-        if not self._is_platforms("rdzv_endpoint") and backend in MEETS_AT_MASTER:
-            _claim_endpoint(
-                source, self._given.get("rdzv_endpoint"), C10D_PORT if backend == "c10d" else None
-            )
-        for flag in OF_FACTS:
-            given = self._given.get(flag.dest)
-            if flag.fact is not None and given is not None and isinstance(given.value, (int, str)):
-                is_range = flag.fact is Fact.NODE_COUNT and isinstance(given.value, str)
-                fact = Fact.NODE_RANGE if is_range else flag.fact
-                source.claim(fact, given.value, given.origin, Trust.ASKED)
+            address = (Fact.MASTER_ADDR, "127.0.0.1"), (Fact.MASTER_PORT, 0)
+            for fact, value in ((Fact.NODE_COUNT, 1), (Fact.NODE_RANK, 0), *address):
+                source.claim(fact, value, alone.origin, Trust.ASKED)
+        backend, endpoint = self.text("rdzv_backend", "static"), self._given.get("rdzv_endpoint")
+        if endpoint and not endpoint.is_platforms and backend in MEETS_AT_MASTER:
+            host, port = parse_host_port(endpoint.text, 0)
+            source.claim(Fact.MASTER_ADDR, host, endpoint.origin, Trust.ASKED)
+            port = C10D_PORT if port is None and backend == "c10d" else port
+            if port is not None:
+                source.claim(Fact.MASTER_PORT, port, endpoint.origin, Trust.ASKED)
+        for fact, value, origin in _list_facts(self._given):
+            is_range = fact is Fact.NODE_COUNT and isinstance(value, str)
+            source.claim(Fact.NODE_RANGE if is_range else fact, value, origin, Trust.ASKED)
         self._sign_lone_master(source)
         return source.evidence()
-
-    def _is_platforms(self, dest: str) -> bool:
-        given = self._given.get(dest)
-        return given is not None and given.is_platforms
 
     def _sign_lone_master(self, source: Source) -> None:
         rank = self._given.get("node_rank")
@@ -190,17 +181,12 @@ class Options:
                 return
 
 
-C10D_PORT = 29400
-"""Default port of torchrun's c10d rendezvous."""
-
-
-def _claim_endpoint(source: Source, given: Given | None, default_port: int | None) -> None:
-    if given is not None:
-        host, named = parse_host_port(given.text, 0)
-        port = default_port if named is None else named
-        source.claim(Fact.MASTER_ADDR, host, given.origin, Trust.ASKED)
-        if port is not None:
-            source.claim(Fact.MASTER_PORT, port, given.origin, Trust.ASKED)
+def _list_facts(given: Mapping[str, Given]) -> Iterator[tuple[Fact, int | str, str]]:
+    """Yield each fact that a flag states, with its value and its origin."""
+    for dest, fact in FACTS.items():
+        one = given.get(dest)
+        if one is not None and isinstance(one.value, (int, str)):
+            yield fact, one.value, one.origin
 
 
 def read_options(
@@ -230,13 +216,13 @@ def read_options(
         text, name = _look_up(flag, typed, environ, pets)
         if text is None:
             continue
-        shown = "..." if flag.secret else text
+        shown = "..." if "secret" in flag.kinds else text
         typed_as = (
             f"{flag.name} {shown}" if flag.parse else flag.name if text == "1" else f"--no-{flag.name[2:]}"
         )
         origin = typed_as if name == flag.name else f"{name}={shorten(shown)!r}"
         try:
-            value = flag.parse(text) if flag.parse else is_on(text)
+            value = flag.read(text)
         except Malformed as error:
             where = "command line" if name == flag.name else "environment"
             problems.append(
@@ -306,12 +292,11 @@ def find_beside(command: Sequence[str], host: Host) -> str:
 
 def _add_defaults(given: dict[str, Given], files: Files) -> Options:
     """Return options with the defaults of files, except facts, which `Options.defaults` returns."""
-    facts = {flag.dest for flag in OF_FACTS}
     beaten = {one: two for pair in EXCLUDES for one, two in (pair, pair[::-1]) if two in given}
     notes = list(files.notes)
     defaults: dict[str, Given] = {}
     for dest, default in files.given.items():
-        if dest in facts:
+        if dest in FACTS:
             continue  # a plan shows facts and their provenance anyway
         winner = given.get(dest) or given.get(beaten.get(dest, ""))
         notes.append(f"{default.origin} is not used: {winner.origin}" if winner else default.origin)
@@ -375,9 +360,9 @@ def _look_up(
     value = typed.get(flag.dest)
     if isinstance(value, bool):
         return str(int(value)), flag.name
-    if isinstance(value, str) and (value or flag.dest not in EMPTY_IS_UNSET):
+    if isinstance(value, str) and (value or "empty" not in flag.kinds):
         return value, flag.name
     if environ.get(flag.variable):
         return environ[flag.variable], flag.variable
     pet = PET_PREFIX + flag.dest.upper()
-    return (environ.get(pet) or None if flag.pet and pets else None), pet
+    return (environ.get(pet) or None if pets and "pet" in flag.kinds else None), pet

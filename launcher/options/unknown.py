@@ -23,8 +23,8 @@ REHEARSED = {"--nproc-per-node": "--processes", "--nnodes": "--nodes"}
 
 def describe_unknown(names: Sequence[str]) -> tuple[str, ...]:
     """Return a sentence for each unknown variable, with the nearest known name; never its value."""
-    known = [flag.variable for flag in FLAGS]
-    return tuple(_describe(name, find_near(name, known, len(PREFIX))) for name in names)
+    known, what = [flag.variable for flag in FLAGS], "is not a variable of the launcher, and has no effect"
+    return tuple(f"{name} {what}; {name_nearest(find_near(name, known, len(PREFIX)))}" for name in names)
 
 
 def mend_command(name: str, known: Sequence[str]) -> str:
@@ -96,6 +96,6 @@ def find_near(name: str, known: Sequence[str], start: int) -> list[str]:
     return [tails[tail] for tail in difflib.get_close_matches(name[start:], tails, 1, NEAR)]
 
 
-def _describe(name: str, near: Sequence[str]) -> str:
-    meant = f"{near[0]} is the nearest" if near else "none is similar: launcher run --help-all lists all"
-    return f"{name} is not a variable of the launcher, and has no effect; {meant}"
+def name_nearest(near: Sequence[str]) -> str:
+    """Return the name that an unknown one may mean, as the second half of a sentence."""
+    return f"{near[0]} is the nearest" if near else "none is similar: launcher run --help-all lists all"

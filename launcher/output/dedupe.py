@@ -89,12 +89,13 @@ class SharedLines:
             self._bytes += batch.size
         self.release(time.monotonic())
 
-    def release(self, now: float = float("inf")) -> None:
+    def release(self, now: float | None = None) -> None:
         """Show the first batches that have waited long enough or are complete; without a time all."""
         while self._batches:
             batch = self._batches[0]
             is_complete = batch.joined == len(batch.lines) * self._others
-            if batch.due > now and not is_complete and self._bytes <= WAITING_BYTES:
+            waits = now is not None and batch.due > now
+            if waits and not is_complete and self._bytes <= WAITING_BYTES:
                 break
             self._batches.popleft()
             self._bytes -= batch.size

@@ -9,23 +9,21 @@ from __future__ import annotations
 
 import os
 
+from launcher.core.blocks import PACKAGE
 from launcher.core.errors import NotReady, Problem
 from launcher.core.files import PRIVATE_FOLDER, make_folder, open_own, remove_file, remove_tree, replace_file
+from launcher.inprocess import ERROR_FILE, STACKS_FILE, STACKS_NAME
 from launcher.output.console import LogFile
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, MutableMapping
 
-ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
-"""Variable with the file for a process's exception, written by ``@record`` or our hook (torch's protocol)."""
-STACKS_FILE = "LAUNCHER_STACKS_FILE"
-"""Variable with the file for a process's stacks, which the hook writes on request."""
-FILES = {ERROR_FILE: "error.json", STACKS_FILE: "stacks.txt"}
+FILES = {ERROR_FILE: "error.json", STACKS_FILE: STACKS_NAME}
 """Files that each process may write, by the variable with their path."""
 PYTHONPATH = "PYTHONPATH"
-SITE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "guest", "site")
-"""Path of `launcher.guest.site`, which need not be imported for it."""
+SITE = os.path.join(PACKAGE, "inprocess", "site")
+"""Path of `launcher.inprocess.site`, which need not be imported for it."""
 
 DEADLINE_NAME = "deadline.json"
 STARTS_FILE = "LAUNCHER_STARTS_FILE"
@@ -45,7 +43,7 @@ class RunFolder:
     """Folders and files of one run on this node.
 
     Attributes:
-        path: Its path without links, which guests follow; None if no directory can be created.
+        path: Its path without links, because processes follow none; None if no directory can be created.
         fd: Its descriptor. We make all files through it, so they are here whatever happens to the path.
         keeps: Whether it is kept after the run.
     """
@@ -117,7 +115,7 @@ class RunFolder:
         """Return the variables with the paths of a process's files; none without a directory.
 
         With them comes PYTHONPATH, with a directory of ours in front: see
-        `launcher.guest.site.sitecustomize`.
+        `launcher.inprocess.site.sitecustomize`.
 
         Args:
             attempt: Number of the attempt.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from launcher.core.frozen import frozen
-from launcher.machine.cgroup import DIGITS, UNLIMITED, cgroup_folders, read_fields
+from launcher.machine.cgroup import read_memory_use
 from launcher.machine.gpus import count_gpus
 from launcher.machine.host import Host
 
@@ -74,7 +74,6 @@ class Progress:
         self._count_up, self._last_output = count_up, last_output
         self._show, self._notice = show, notice
         self._gpus = gpus
-        self._memory: MemoryGauge | None = None
         self._gauged_at: float | None = None
         self._gauged: tuple[tuple[GpuUse, ...], Memory | None] = ((), None)
         self._drawn = ""
@@ -124,8 +123,7 @@ class Progress:
     def _describe(self, now: float) -> str:
         if self._gauged_at is None or now - self._gauged_at >= GAUGE_S:
             self._gauged_at = now
-            self._memory = self._memory or MemoryGauge(Host())
-            self._gauged = (self._gpus.read(now) if self._gpus else (), self._memory.read())
+            self._gauged = (self._gpus.read(now) if self._gpus else (), read_memory_use(Host()))
         gpus, memory = self._gauged
         silence_s = now - max(self._last_output(), self._started)
         return describe(self._count_up(), now - self._started, gpus, memory, silence_s)
@@ -338,35 +336,3 @@ class Nvml:
         status = getattr(self._library, name)(*arguments)
         if status:
             raise OSError(status, f"{name}: NVML error {status}")
-
-
-class MemoryGauge:
-    """The job's memory use and limit: its cgroup's, or else the whole node's."""
-
-    def __init__(self, host: Host) -> None:
-        """Find the innermost cgroup that counts memory."""
-        self._host = host
-        self._folder = next(filter(self._counts, cgroup_folders(host, "memory")), None)
-
-    def read(self) -> tuple[int, int | None] | None:
-        """Return (bytes in use, limit or None), without the file cache that the kernel can drop if needed."""
-        folder = self._folder
-        if folder is None:
-            return self._read_node()
-        names = ("current", "usage_in_bytes", "max", "limit_in_bytes")
-        numbers = [self._host.read_number(f"{folder}/memory.{name}", DIGITS) for name in names]
-        used, limit = numbers[0] or numbers[1], numbers[2] or numbers[3]  # v2; v1
-        fields = read_fields(self._host, f"{folder}/memory.stat")
-        cache = fields.get("total_inactive_file", fields.get("inactive_file", 0))  # v1; v2
-        if used is None:
-            return None
-        return max(0, used - cache), limit if limit and limit < UNLIMITED else None
-
-    def _counts(self, folder: str) -> bool:
-        names = ("memory.current", "memory.usage_in_bytes")
-        return any(self._host.read_number(f"{folder}/{name}", DIGITS) is not None for name in names)
-
-    def _read_node(self) -> tuple[int, int | None] | None:
-        fields = read_fields(self._host, "/proc/meminfo")
-        total, free = fields.get("MemTotal:"), fields.get("MemAvailable:")
-        return None if total is None or free is None else ((total - free) << 10, total << 10)

@@ -10,22 +10,20 @@ from __future__ import annotations
 import os
 import time
 
-from launcher.core.log import CLOCK, PREFIX, identify_line, use_style
+from launcher.core.log import CLOCK, PREFIX, use_style
 from launcher.core.supervision import STDERR, STDOUT, Supervision
 from launcher.output.console import BACKLOG_LIMIT_BYTES, Console, LogFile, Screen, share_screens
 from launcher.output.folder import RunFolder
-from launcher.output.formats import JsonLines, PlainLines
+from launcher.output.prefixes import NAMES, LineFormats
 from launcher.output.stdin import StandardInput
-from launcher.output.streams import Stream, fill_template, make_prefix
-from launcher.process.signals import TYPED
+from launcher.output.streams import Stream
+from launcher.process.signal_file import TYPED
 from launcher.process.spawn import Child, Streams
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from launcher.output.dedupe import Deduped, SharedLines
-    from launcher.output.tracebacks import SharedTracebacks, Tracebacks
     from launcher.process.loop import Loop
     from launcher.recovery.progress import ProgressGate
 
@@ -33,7 +31,6 @@ DRAIN_S = 5.0
 """Seconds at the end in which readers of our output can read the rest."""
 TEMPLATE = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
 """torchrun's variable for the prefix of lines."""
-NAMES = {STDOUT: "stdout", STDERR: "stderr"}
 
 
 class OutputRouter:
@@ -64,13 +61,12 @@ class OutputRouter:
         self._screens = dict(
             zip((STDOUT, STDERR), share_screens(*self._consoles, escapes=escapes), strict=True)
         )
-        self._template = environ.get(TEMPLATE, "")
-        self._waiting: dict[Screen, SharedLines] = {}
-        self._tracebacks: dict[Screen, SharedTracebacks] = {}
-        self._attempt, self._bars_of = 0, -1
+        self._attempt = 0
         # mpirun gives its ranks a terminal for standard output only, although the output may end in a file
         both = all(console.is_terminal for console in self._consoles)
         self.has_colour = escapes and both and not environ.get("NO_COLOR")
+        template = environ.get(TEMPLATE, "")
+        self._formats = LineFormats(watch, template, several=several, has_colour=self.has_colour)
         self._shares_terminal = shares_terminal
         self._mapped = tuple(one for one, sent in watch.signal_map if one in TYPED and sent != one)
         self.expect(several=several)
@@ -94,10 +90,9 @@ class OutputRouter:
 
     def expect(self, *, several: bool) -> None:
         """Set whether there will be several processes; before the first one is started."""
-        self._several = several
-        self._merges = (
-            not several and not self._log.as_json and self._screens[STDOUT] is self._screens[STDERR]
-        )
+        self._formats.several = several
+        is_shared = self._screens[STDOUT] is self._screens[STDERR]
+        self._merges = is_shared and not several and not self._log.as_json
         self.sees_all = self._needs_pipe(STDOUT)
 
     def open(self, index: int, child: Child, folder: RunFolder, attempt: int) -> Streams:
@@ -114,10 +109,10 @@ class OutputRouter:
             if child.route.to_file & bit:
                 file = folder.open_log(attempt, child.folder, NAMES[bit], self._log.rotate_bytes)
                 self._files.append(file)
-            fds[bit] = self._open_one(index, child, bit, file, fds)
+            fds[bit] = self._open_one(index, child, bit, file, fds.get(STDERR))
         stdin = self.stdin.open(child)
         if stdin is not None:
-            self._keep(stdin)
+            self._open.append(stdin)
         has_terminal = stdin is None and self.stdin.is_terminal
         if has_terminal and self._written[index]:
             self._reader = self._written[index][-1]  # its standard output, where prompts go
@@ -125,92 +120,44 @@ class OutputRouter:
         return Streams(stdin, fds[STDOUT], fds[STDERR], has_terminal, ignored)
 
     def _open_one(
-        self, index: int, child: Child, bit: int, file: LogFile | None, fds: dict[int, int | None]
+        self, index: int, child: Child, bit: int, file: LogFile | None, errors: int | None
     ) -> int | None:
-        shown = child.route.to_console & bit
+        """Return the descriptor of a stream for a process; ``errors``: that of its standard error."""
+        shown = bool(child.route.to_console & bit)
         if file is None and not shown and bit == STDOUT and not self._watch.restarts.progress_pattern:
-            return self._keep(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC))
-        if file is None and not self._needs_pipe(bit):
+            writing = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+        elif file is None and not self._needs_pipe(bit):
             return None
-        if self._merges and bit == STDOUT and not child.route.to_file and fds[STDERR] is not None:
-            return fds[STDERR]  # one pipe for one destination keeps the order of writes
-        return self._open_pipe(index, child, bit, file, shown=bool(shown))
+        elif self._merges and bit == STDOUT and not child.route.to_file and errors is not None:
+            return errors  # one pipe for one destination keeps the order of writes
+        else:
+            reading, writing = os.pipe()  # both close on exec
+            screen = self._screens[bit]
+            stream = Stream(
+                reading,
+                screen if shown else None,
+                self._formats.choose(child, bit, screen, self._attempt),
+                file,
+                search=None if self.progress is None else self.progress.follow(),
+            )
+            self._streams[reading] = stream
+            self._written[index].append(stream)
+            if bit == STDERR:
+                self._errors[index] = stream
+            self._loop.add(reading, lambda: self._read(stream))
+        self._open.append(writing)
+        return writing
 
     def _needs_pipe(self, bit: int) -> bool:
         """Whether the output of a single process to this stream needs work by us."""
         watch = self._watch
-        if self._several or watch.prefix or watch.stall_timeout_s or watch.progress or self._makes_lines:
+        if self._formats.keeps_lines or watch.stall_timeout_s or watch.progress:
             return True
         if watch.restarts.progress_pattern:
             return True
         if self._shares_terminal or self._consoles[1].is_terminal:
             return False
         return bit == STDERR or self._merges
-
-    def _open_pipe(self, index: int, child: Child, bit: int, file: LogFile | None, *, shown: bool) -> int:
-        reading, writing = os.pipe()  # both close on exec
-        screen = self._screens[bit]
-        search = None if self.progress is None else self.progress.follow()
-        form = self._plan_form(child, bit, screen)
-        lines = self._several or self._watch.prefix or self._makes_lines
-        stream = Stream(reading, screen if shown else None, form, file, lines=lines, search=search)
-        self._streams[reading] = stream
-        self._written[index].append(stream)
-        if bit == STDERR:
-            self._errors[index] = stream
-        self._loop.add(reading, lambda: self._read(stream))
-        return self._keep(writing)
-
-    @property
-    def _makes_lines(self) -> bool:
-        """Whether each line of a process changes on its way, even if there is only one process."""
-        return self._log.as_json or self._log.timestamps
-
-    def _plan_form(
-        self, child: Child, bit: int, screen: Screen
-    ) -> PlainLines | JsonLines | Deduped | Tracebacks:
-        """Return how the lines of a stream look on its screen."""
-        form: PlainLines | JsonLines
-        if self._log.as_json:
-            facts = {**identify_line(), "rank": None if child.called else child.rank}
-            named = {"process": child.called} if child.called else {}
-            form = JsonLines(CLOCK, {**facts, "attempt": self._attempt, "stream": NAMES[bit], **named})
-        else:
-            prefix = b""
-            if self._watch.prefix:
-                prefix = make_prefix(self._label(child), child.rank, self.has_colour)
-            has_bars = not self._several or not screen.console.is_terminal or self._has_bars(child)
-            form = PlainLines(prefix, CLOCK if self._log.timestamps else None, bars=has_bars)
-        if child.called or not self._several or self._log.dedupe is False:
-            return form
-        if self._log.dedupe is None:
-            if bit != STDERR or screen.console.is_terminal or not isinstance(form, PlainLines):
-                return form
-            from launcher.output.tracebacks import SharedTracebacks, Tracebacks
-
-            shared = self._tracebacks.setdefault(screen, SharedTracebacks(screen))
-            return Tracebacks(form, shared, child.rank)
-        from launcher.output.dedupe import Deduped, SharedLines
-
-        count = sum(bool(route.to_console & bit) for route in self._watch.routes)
-        waiting = self._waiting.setdefault(screen, SharedLines(screen, count))
-        return Deduped(form, waiting, child.rank, bit)
-
-    def _has_bars(self, child: Child) -> bool:
-        """Whether the progress bars of a process are shown where several share a terminal: the first's."""
-        if self._bars_of < 0 and not child.called and child.route.to_console:
-            self._bars_of = child.rank
-        return self._bars_of == child.rank and not child.called
-
-    def _label(self, child: Child) -> str:
-        """Return the prefix of a process's lines; the user's template is only for processes with a rank."""
-        if not self._template or child.called:
-            return f"[{child.name}] "
-        return fill_template(self._template, child.environ.get("ROLE_NAME", ""), child.rank, child.local_rank)
-
-    def _keep(self, fd: int) -> int:
-        self._open.append(fd)
-        return fd
 
     def started(self) -> None:
         """Close our copies of the processes' descriptors, so that their pipes end with them."""
@@ -220,15 +167,9 @@ class OutputRouter:
     # --- while it runs
 
     @property
-    def _shared(self) -> list[SharedLines | SharedTracebacks]:
-        """What waits for the same lines of other processes."""
-        return [*self._waiting.values(), *self._tracebacks.values()]
-
-    @property
     def due(self) -> float | None:
         """When to call `fire`."""
-        holds = [stream.hold_until_s for stream in self._holding]
-        holds += [waiting.due for waiting in self._shared]
+        holds = [*(stream.hold_until_s for stream in self._holding), *self._formats.dues]
         return min((hold for hold in holds if hold is not None), default=None)
 
     def fire(self, now: float) -> None:
@@ -236,8 +177,7 @@ class OutputRouter:
         for stream in tuple(self._holding):
             stream.flush_partial(now)
             self._note_hold(stream)
-        for waiting in self._shared:
-            waiting.release(now)
+        self._formats.release(now)
         self._watch_backlog()
 
     @property
@@ -286,11 +226,6 @@ class OutputRouter:
                 self._loop.remove(stream.fd)
                 self._paused.append(stream)
 
-    def _resume(self) -> None:
-        while self._paused:
-            stream = self._paused.pop()
-            self._loop.add(stream.fd, lambda stream=stream: self._read(stream))  # type: ignore[misc]
-
     def _watch_backlog(self) -> None:
         """Wait for readers if output is queued, and report once that output was lost."""
         for console in self._consoles:
@@ -310,7 +245,9 @@ class OutputRouter:
         if not console.backlog_bytes:
             if console.poll_fd is not None:
                 self._loop.remove(console.poll_fd)
-            self._resume()
+            while self._paused:
+                stream = self._paused.pop()
+                self._loop.add(stream.fd, lambda stream=stream: self._read(stream))  # type: ignore[misc]
         self._watch_backlog()
 
     # --- our own messages
@@ -326,7 +263,7 @@ class OutputRouter:
 
     def say(self, text: str, event: str, **fields: object) -> None:
         """Write a message of the launcher; see `Say`."""
-        self._release()
+        self._formats.release()
         self.screen.notice(text, event, {"attempt": self._attempt, **fields})
         self.pass_on(text, event, fields)
 
@@ -337,7 +274,7 @@ class OutputRouter:
         if self._log.as_json:
             self.say(bare, event, **fields)
             return
-        self._release()
+        self._formats.release()
         moment = f"{CLOCK.read()} " if self._log.timestamps else ""
         told = "".join(f"{moment}{line}\n" for line in lines)
         self.screen.put(None, b"", told.encode("utf-8", "replace"))
@@ -347,11 +284,6 @@ class OutputRouter:
         """Pass on an event: of a message that was written, or of one that is not shown here."""
         if self.listener is not None:
             self.listener(event, text, fields)
-
-    def _release(self) -> None:
-        """Show the lines that wait for others, before what is written now."""
-        for waiting in self._shared:
-            waiting.release()
 
     def show(self, text: str) -> None:
         """Show a status line; an empty text removes it."""
@@ -392,9 +324,7 @@ class OutputRouter:
         """Forward the rest of all pipes, because all processes have ended."""
         for stream in tuple(self._streams.values()):
             self._end(stream)
-        self._release()
-        for tracebacks in self._tracebacks.values():
-            tracebacks.finish()
+        self._formats.finish()
         self._watch_backlog()
         deadline = time.monotonic() + DRAIN_S
         for file in self._files:  # a restart opens others, and the number of open files is limited
@@ -404,7 +334,7 @@ class OutputRouter:
 
     def close(self) -> None:
         """Give readers of our output time to read the rest, and report the number of bytes that they miss."""
-        self._release()
+        self._formats.release()
         self.screen.clear()
         deadline = time.monotonic() + DRAIN_S
         lost = [file.lost_bytes for file in self._files if file.lost_bytes]

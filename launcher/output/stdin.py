@@ -16,7 +16,7 @@ import select
 from launcher.core.errors import make_error
 from launcher.core.signal import signal
 from launcher.process.memory_files import create_file
-from launcher.process.signals import ENDING, name_signal
+from launcher.process.signal_file import ENDING, name_signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

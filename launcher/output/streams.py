@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from launcher.output.formats import JsonLines, PlainLines
     from launcher.output.tracebacks import Tracebacks
 
+    LineFormat = PlainLines | JsonLines | Deduped | Tracebacks
+
     class StreamSearch(Protocol):
         """Searches the output of one stream: `launcher.recovery.progress.LineSearch`."""
 
@@ -44,44 +46,8 @@ kernel's 64 KiB: larger ones were not faster, and an unprivileged user has only 
 FINISH_BYTES = 1 << 20
 """Capacity of a pipe that a process has enlarged as far as possible (/proc/sys/fs/pipe-max-size)."""
 
-PALETTE = (31, 130, 28, 162, 63, 64, 30, 133)
-"""Colours of xterm-256 for prefixes.
-
-Neighbours differ clearly, and each has a contrast of at least 4 to black and to white.
-There is no plain red, which looks like an error.
-"""
-
 _UNTOUCHED = object()
 """The writer of all streams without whole lines: nothing is inserted between their bytes."""
-
-
-def make_prefix(text: str, number: int, colour: bool) -> bytes:
-    r"""Return the prefix of a process's lines, e.g. ``b"[rank 3] "``.
-
-    Args:
-        text: The prefix as printable text.
-        number: Chooses one of the colours of `PALETTE`; consecutive numbers differ clearly.
-        colour: Whether to add a colour.
-    """
-    if not colour:
-        return text.encode()
-    label = text.rstrip(" ")
-    gap = text[len(label) :]
-    return b"\x1b[38;5;%dm%s\x1b[0m%s" % (PALETTE[number % len(PALETTE)], label.encode(), gap.encode())
-
-
-def fill_template(template: str, role: str, rank: int, local_rank: int) -> str:
-    """Return the prefix of one rank from a template of torchrun, made printable.
-
-    Source:
-        torch/distributed/elastic/agent/server/local_elastic_agent.py (2.13), log_line_prefix_template.
-    """
-    from string import Template
-
-    from launcher.core.redact import printable
-
-    filled = Template(template).safe_substitute(role_name=role, rank=rank, local_rank=local_rank)
-    return printable(filled)
 
 
 class Stream:
@@ -97,10 +63,9 @@ class Stream:
         self,
         fd: int,
         screen: Screen | None,
-        form: PlainLines | JsonLines | Deduped | Tracebacks,
+        form: LineFormat | None,
         file: LogFile | None,
         *,
-        lines: bool = True,
         search: StreamSearch | None = None,
     ) -> None:
         """Read from a pipe.
@@ -108,10 +73,9 @@ class Stream:
         Args:
             fd: Reading end of the pipe, with no other reader.
             screen: Destination of its lines; None for none.
-            form: How its lines look there.
+            form: How its lines look there, which are kept whole. None: bytes are forwarded at once and
+                unchanged, and streams that share a screen can tear each other's lines.
             file: Destination of its unchanged bytes; None for none.
-            lines: Whether to keep lines whole. Otherwise bytes are forwarded at once and unchanged, and
-                streams that share a screen can tear each other's lines.
             search: Takes its unchanged bytes too, and learns of their end; None for none.
         """
         self.fd = fd
@@ -121,7 +85,6 @@ class Stream:
         self._form = form
         self._file = file
         self._search = search
-        self._lines = lines
         self._partial = bytearray()
         self._recent = bytearray()
         self._ended = False
@@ -141,10 +104,10 @@ class Stream:
         return self._screen.written - self._shown_at
 
     def _show(self, screen: Screen, text: bytes) -> None:
-        if self._lines:
-            self._form.show(screen, self, text)
-        else:
+        if self._form is None:
             screen.put(_UNTOUCHED, b"", text)
+        else:
+            self._form.show(screen, self, text)
         self._shown_at = screen.written
 
     def read(self) -> bool:
@@ -192,15 +155,15 @@ class Stream:
         if self._search is not None:
             self._search.read(data)
         if self._screen is not None:
-            if self._lines:
-                self._pass_on_lines(self._screen, data)
-            else:
+            if self._form is None:
                 self._show(self._screen, data)
+            else:
+                self._pass_on_lines(self._screen, self._form, data)
         return len(data)
 
-    def _pass_on_lines(self, screen: Screen, data: bytes) -> None:
+    def _pass_on_lines(self, screen: Screen, form: LineFormat, data: bytes) -> None:
         """Forward the finished lines; hold the beginning of the next one, or forward it if possible."""
-        end = self._form.find_end(data)
+        end = form.find_end(data)
         if end:
             lines = b"".join((self._partial, data[:end])) if self._partial else data[:end]
             self._partial.clear()
@@ -209,7 +172,7 @@ class Stream:
         self._partial += data[end:]
         if not self._partial:
             return
-        hold_s = self._form.hold_s(self._partial)
+        hold_s = form.hold_s(self._partial)
         if len(self._partial) > PARTIAL_LIMIT_BYTES or (hold_s and screen.is_open_for(self)):
             self._pass_on_partial(_whole_characters(self._partial))
         elif hold_s is None:

@@ -10,12 +10,10 @@ from collections.abc import Mapping, Sequence
 
 from launcher.core.frozen import frozen
 from launcher.core.model import Plan, PlannedProcess, Scope
-from launcher.machine.gpus import count_visible_gpus, name_visible_gpus
+from launcher.machine.gpus import VISIBLE, count_visible_gpus, name_visible_gpus
 from launcher.machine.hardware import NEAREST, UNKNOWN, Hardware, Part, distance
 from launcher.machine.infiniband import is_usable
 from launcher.machine.nvml import NVIDIA, find_gpu
-
-VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 @frozen
@@ -49,10 +47,18 @@ def assign(
         hardware: The node's parts.
         gpus_each: Number of GPUs of each process.
     """
-    names = name_visible_gpus(environ.get(VISIBLE), plan.machine.gpu_count)
-    return tuple(
-        _assign(process, _own_names(plan, process, names, gpus_each), hardware) for process in plan.processes
-    )
+    names, assigned = name_visible_gpus(environ.get(VISIBLE), plan.machine.gpu_count), []
+    # A platform that starts each process itself often exposes only that process's GPUs to it
+    are_own = plan.allocation.scope is Scope.PROCESS and len(names) == gpus_each
+    for process in plan.processes:
+        first = process.local_rank * gpus_each
+        own = names if are_own else names[first : first + gpus_each]
+        found = (find_gpu(hardware.gpus, name) for name in own)
+        gpus = tuple(dict.fromkeys(gpu.index for gpu in found if gpu is not None))
+        origins = [part for part in hardware.parts if part.gpu is not None and part.gpu.index in gpus]
+        reach, ports = nearest_ports(origins or _cpu_parts(process, hardware), hardware.parts)
+        assigned.append(Assigned(process.rank, process.local_rank, gpus, process.cpus, ports, reach))
+    return tuple(assigned)
 
 
 def find_visible(environ: Mapping[str, str], hardware: Hardware) -> frozenset[int]:
@@ -63,24 +69,6 @@ def find_visible(environ: Mapping[str, str], hardware: Hardware) -> frozenset[in
     names = name_visible_gpus(listed, count_visible_gpus(len(nvidia), listed, [gpu.uuid for gpu in nvidia]))
     found = [gpu.index for gpu in (find_gpu(nvidia, name) for name in names) if gpu is not None]
     return frozenset((*found, *others))
-
-
-def _own_names(plan: Plan, process: PlannedProcess, names: tuple[str, ...], each: int) -> tuple[str, ...]:
-    """Return the process's GPUs as CUDA_VISIBLE_DEVICES names them.
-
-    A platform that starts each process itself often exposes only that process's GPUs to it.
-    """
-    if plan.allocation.scope is Scope.PROCESS and len(names) == each:
-        return names
-    return names[process.local_rank * each : (process.local_rank + 1) * each]
-
-
-def _assign(process: PlannedProcess, names: Sequence[str], hardware: Hardware) -> Assigned:
-    found = [gpu for gpu in (find_gpu(hardware.gpus, name) for name in names) if gpu is not None]
-    gpus = tuple(dict.fromkeys(gpu.index for gpu in found))
-    origins = [part for part in hardware.parts if part.gpu is not None and part.gpu.index in gpus]
-    reach, ports = nearest_ports(origins or _cpu_parts(process, hardware), hardware.parts)
-    return Assigned(process.rank, process.local_rank, gpus, process.cpus, ports, reach)
 
 
 def _cpu_parts(process: PlannedProcess, hardware: Hardware) -> list[Part]:

@@ -14,17 +14,17 @@ from __future__ import annotations
 from itertools import pairwise
 
 from launcher.core.frozen import frozen
-from launcher.core.model import Binding, Core, Gpu, Layout, Machine, Topology
+from launcher.core.model import Binding, Core, Gpu, Layout
 from launcher.core.mpi import STARTED_BY_MPI
 from launcher.core.ranks import render_cpu_list
-from launcher.guest.marker import is_worker
-from launcher.machine.gpus import name_visible_gpus
+from launcher.inprocess.marker import is_worker
+from launcher.machine.gpus import VISIBLE, name_visible_gpus
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from launcher.options.reading import Options
+    from launcher.frameworks.case import Case
 
     Shares = list[tuple[Core, ...]]
 
@@ -57,29 +57,22 @@ class BindingRequest:
     keeps_mask: bool = False
 
 
-def plan_request(
-    mode: str,
-    options: Options,
-    environ: Mapping[str, str],
-    topology: Topology,
-    machine: Machine,
-    forks: bool,
-) -> BindingRequest:
+def plan_request(mode: str, case: Case) -> BindingRequest:
     """Return the request, with the treatment of the CPU mask that we inherited.
 
     All workers of torchrun have the mask of their agent, whatever started the agent.
     """
-    given = options.get("bind")
-    is_torchruns = not forks and is_worker(environ)
-    is_mpi = any(name in environ for name in STARTED_BY_MPI)
+    given = case.options.get("bind")
+    is_torchruns = not case.forks and is_worker(case.environ)
+    is_mpi = any(name in case.environ for name in STARTED_BY_MPI)
     return BindingRequest(
         mode=mode,
         origin=given.origin if given else None,
-        count=topology.local_size,
-        gpus=name_visible_gpus(environ.get("CUDA_VISIBLE_DEVICES"), machine.gpu_count),
-        gpus_each=int(options.number("gpus_per_process", 1)),
+        count=case.topology.local_size,
+        gpus=name_visible_gpus(case.environ.get(VISIBLE), case.machine.gpu_count),
+        gpus_each=int(case.options.number("gpus_per_process", 1)),
         leaves_mask=is_mpi and not is_torchruns,
-        keeps_mask=not forks and not is_mpi and not is_torchruns,
+        keeps_mask=not case.forks and not is_mpi and not is_torchruns,
     )
 
 

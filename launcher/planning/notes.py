@@ -16,41 +16,44 @@ from launcher.command.words import (
     read_shell_flags,
 )
 from launcher.core.environ import shorten
-from launcher.core.model import MPIRUN, PROCESS, TORCHRUN, Fact, NodeCommand
+from launcher.core.model import MPIRUN, PROCESS, TORCHRUN, Fact
 from launcher.frameworks.starters import CONTRACT
 from launcher.identity.ledger import RULE, Ledger
-from launcher.options.flags import PREFIX, RESTART_RULES, WORKING, find_unknown
+from launcher.options.flags import OURS, PREFIX, RESTART_RULES, WORKING, find_unknown
+from launcher.planning.supervision import find_unseen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
-    from launcher.command.request import Request
-    from launcher.engines.choice import Choice
     from launcher.frameworks.case import Case
-    from launcher.machine.host import Host
+    from launcher.planning.parts import Parts
 
 VERIFY = "--verify-fabric"
 DISABLE, HOOKED = "LAUNCHER_DISABLE", "LAUNCHER_HOOKED"
-ABOUT_THE_JOB = frozenset(
-    (
-        *("nnodes", "node_rank", "nproc_per_node", "master_addr", "master_port", "standalone", "engine"),
-        *("max_restarts", "rdzv_backend", "rdzv_endpoint", "rdzv_id"),
-    )
-)
-"""Flags of ours that scripts rarely have."""
+OF_A_RANK = tuple(f"${mark}{name}" for name in ("RANK", "LOCAL_RANK", "NODE_RANK") for mark in ("", "{", "("))
+"""How the variables of a rank are written in an argument."""
+DESCRIPTORS = ("/dev/fd/", "/proc/self/fd/")
+CLEARS = ("-", "-i", "--ignore-environment")
+"""Flags of env that clear the environment."""
+ABOUT_NODES = ("MASTER_ADDR", "rdzv", "nnodes", "num_machines", "num_nodes", "node_rank", "hostfile", "PET_")
+"""Words of a shell's text that show that it is meant for several nodes."""
+OF_STOP, OF_LOGS = WORKING["stop"], WORKING["logs"]
+NOTHING = (False, 0, "", (), "none")
+"""Values that ask for nothing."""
 
 
-def note_job(case: Case, request: Request, choice: Choice, ledger: Ledger, host: Host) -> Iterator[str]:
+def note_job(parts: Parts, ledger: Ledger) -> Iterator[str]:
     """Yield the notes about frameworks, engine, port and options.
 
     Raises:
         LauncherError: The job's framework cannot work in this job.
     """
-    if request.own is not None and request.own.name == "deepspeed":
+    case, choice, own = parts.case, parts.choice, parts.case.request.own
+    if own is not None and own.name == "deepspeed":
         from launcher.engines.deepspeed import check_hostfile
 
-        check_hostfile(request.own, case.topology, host)
+        check_hostfile(own, case.topology, case.host)
     shown = case.options.get("framework")
     if shown is not None and not shown.is_typed and not shown.origin.startswith(PREFIX):
         yield f"this is a job of {shown.value}: {shown.origin}"
@@ -69,24 +72,19 @@ def note_job(case: Case, request: Request, choice: Choice, ledger: Ledger, host:
     if disabled.lower() in ("1", "true"):
         yield f"{DISABLE}={disabled!r}: launcher run runs the command unchanged, and does none of this"
     if case.environ.get(HOOKED):
-        from launcher.guest.marker import describe_marker
+        from launcher.inprocess.marker import describe_marker
 
         yield from describe_marker(case.environ)
-    yield from _note_pipeline(case, host)
+    yield from _note_pipeline(case)
 
 
-def warn_job(case: Case, agent: NodeCommand | None, network: Sequence[str], host: Host) -> tuple[str, ...]:
+def warn_job(parts: Parts) -> tuple[str, ...]:
     """Return the warnings that are also printed at the start: the job may not be what the user meant.
-
-    Args:
-        case: The job.
-        agent: The command that starts its processes; None if we do.
-        network: Notes about the network.
-        host: The machine.
 
     Raises:
         LauncherError: Each process or node would certainly be a job of its own.
     """
+    case, agent = parts.case, parts.agent
     if case.script.modules:
         from launcher.frameworks.worlds import check_worlds
 
@@ -98,14 +96,14 @@ def warn_job(case: Case, agent: NodeCommand | None, network: Sequence[str], host
         unverified = [f"{VERIFY}: {what}: see NCCL_DEBUG=INFO"]
     return (
         *case.options.files.warnings,
-        *(note for note in network if note.startswith(VERIFY)),
+        *(note for note in parts.wiring.notes if note.startswith(VERIFY)),
         *_note_behind(case),
         *_note_env(case),
         *_note_literal(case),
         *_note_pipe(case),
         *_note_total(case),
         *unverified,
-        *_note_shell(case, host),
+        *_note_shell(case),
     )
 
 
@@ -197,11 +195,11 @@ def _note_total(case: Case) -> tuple[str, ...]:
 
 def _name_flag(word: str) -> str:
     """Return the flag about the shape of the job that a word names or abbreviates; empty if none."""
-    near = [dest for dest in ABOUT_THE_JOB if dest == word or (len(word) > 4 and dest.startswith(word))]
+    near = [dest for dest in OURS if dest == word or (len(word) > 4 and dest.startswith(word))]
     return min(near, default="")
 
 
-def _note_shell(case: Case, host: Host) -> tuple[str, ...]:
+def _note_shell(case: Case) -> tuple[str, ...]:
     """Return a warning if a shell names a launcher and may be started once for each of its processes.
 
     A file that is started once per node and mentions nodes may be right, but tasks of srun inherit our RANK.
@@ -209,7 +207,7 @@ def _note_shell(case: Case, host: Host) -> tuple[str, ...]:
     each = case.topology.local_size or 1
     if case.is_wrapped or not may_be_shell(case.command):
         return ()
-    path, text = _read_shell(case.command, host)
+    path, text = _read_shell(case)
     lines = [line.partition("#")[0].split() for line in (*case.command[1:], *text.splitlines())]
     known = list_names() | {SRUN}
     name = next((name for words in lines for word in words if (name := name_program(word)) in known), "")
@@ -234,20 +232,21 @@ def _spans_nodes(text: str) -> bool:
     return bool(lines) and not any(here in line for line in lines for here in ("localhost", "127.0.0.1"))
 
 
-def _read_shell(command: Sequence[str], host: Host) -> tuple[str, str]:
+def _read_shell(case: Case) -> tuple[str, str]:
     """Return the name and the text of what a shell runs: its file, or the words behind ``-c``."""
+    command = case.command
     place, letters = read_shell_flags(command) if is_shell(command[0]) else (0, "")
     path = "".join(command[place : place + 1])
     if "c" in letters:
         return f"{command[0]} -c", path
-    return path, host.read_text(os.path.abspath(path)) or ""
+    return path, case.host.read_text(os.path.abspath(path)) or ""
 
 
-def _note_pipeline(case: Case, host: Host) -> tuple[str, ...]:
+def _note_pipeline(case: Case) -> tuple[str, ...]:
     """Return a note if a shell's status is ``tee``'s instead of the training's."""
     if not may_be_shell(case.command):
         return ()
-    path, text = _read_shell(case.command, host)
+    path, text = _read_shell(case)
     for line in () if "pipefail" in f"{case.command}{text}" else text.splitlines():
         head, bar, tail = line.partition("#")[0].partition("|")
         names = [name_program(word) for word in head.split()]
@@ -269,33 +268,17 @@ def name_unknown(environ: Mapping[str, str]) -> tuple[str, ...]:
     return describe_unknown(unknown)
 
 
-OF_A_RANK = tuple(f"${mark}{name}" for name in ("RANK", "LOCAL_RANK", "NODE_RANK") for mark in ("", "{", "("))
-"""How the variables of a rank are written in an argument."""
-DESCRIPTORS = ("/dev/fd/", "/proc/self/fd/")
-CLEARS = ("-", "-i", "--ignore-environment")
-"""Flags of env that clear the environment."""
-ABOUT_NODES = ("MASTER_ADDR", "rdzv", "nnodes", "num_machines", "num_nodes", "node_rank", "hostfile", "PET_")
-"""Words of a shell's text that show that it is meant for several nodes."""
-OF_STOP, OF_LOGS = WORKING["stop"], WORKING["logs"]
-NOTHING = (False, 0, "", (), "none")
-"""Values that ask for nothing."""
-
-
-def note_idle(
-    case: Case, agent: NodeCommand | None, *, stays: bool, has_channel: bool, meets: bool, unseen: str
-) -> tuple[str, ...]:
+def note_idle(parts: Parts, *, stays: bool) -> tuple[str, ...]:
     """Return a sentence about the given flags that have no effect in this job, for each reason.
 
     A sentence about typed flags begins with a flag, so `launcher.planning.plan` makes it a warning.
 
     Args:
-        case: The job.
-        agent: The command that starts its processes; None if we do.
+        parts: The parts of the plan.
         stays: Whether the launcher stays with the job.
-        has_channel: Whether the launchers of the job have a control channel.
-        meets: Whether they exchange addresses before the start.
-        unseen: Why the launcher does not check whether the processes connect; empty if it does.
     """
+    case, agent = parts.case, parts.agent
+    has_channel, meets, unseen = parts.peers is not None, parts.beside.meeting is not None, find_unseen(parts)
     engine = agent.engine if agent is not None else PROCESS
     by_mpirun = agent is not None and agent.fleet is not None
     is_ours, is_torchruns = agent is None or by_mpirun, engine == TORCHRUN

@@ -8,23 +8,14 @@ from __future__ import annotations
 from launcher.core.environ import NETWORK_NAMES
 from launcher.core.errors import make_error
 from launcher.core.frozen import frozen, replace
-from launcher.core.model import (
-    NODE,
-    RANK,
-    Allocation,
-    Binding,
-    NodeCommand,
-    Peers,
-    Policy,
-    Scope,
-    Setting,
-)
+from launcher.core.model import NODE, RANK, Binding, NodeCommand, Peers, Policy, Setting
 from launcher.core.supervision import Preemption
 from launcher.engines.choice import Choice, plan_engine, refuse_framework
 from launcher.frameworks import horovod, table
 from launcher.frameworks.case import Beside, Case
 from launcher.frameworks.horovod import GLOO
 from launcher.identity.rendezvous import plan_control_ports
+from launcher.inprocess.marker import TOKEN
 from launcher.sources.launched import MARKER
 
 TYPE_CHECKING = False
@@ -32,13 +23,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from launcher.fabrics import Fabric
-    from launcher.machine.host import Host
     from launcher.options.reading import Options
-    from launcher.planning.shape import PlanShape
 
 GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
 KINDS_OF_MACHINE = ("AZ_BATCH_NODE_IS_DEDICATED", "AZUREML_CR_COMPUTE_CONTEXT")
-"""Variables that may mark a preemptible machine; by default `launcher.preemption` is loaded only with one."""
+"""Variables that may mark a preemptible machine; `launcher.machine.azure` is loaded only with one."""
 LOST_AFTER_S = 10.0
 
 
@@ -67,7 +56,6 @@ class Parts:
         agent: The command that starts the processes, None if the launcher does.
         argv: The command line of each process.
         beside: What their framework needs on this node beside the ranks.
-        binding: The CPUs of each process.
         wiring: The network between this node and the others.
         peers: Control channel between the launchers of all nodes; None without one.
         preemption: The service that reports preemption of this machine; None for none.
@@ -78,35 +66,25 @@ class Parts:
     agent: NodeCommand | None
     argv: tuple[str, ...]
     beside: Beside
-    binding: Binding
     wiring: Wiring
     peers: Peers | None
     preemption: Preemption | None
 
 
-def plan_parts(shape: PlanShape, environ: Mapping[str, str], host: Host, origins: Mapping[str, str]) -> Parts:
+def plan_parts(case: Case) -> Parts:
     """Choose the parts of the plan for this node.
-
-    Args:
-        shape: The shape of the job.
-        environ: The environment the launcher was started with.
-        host: The machine, or a recorded one.
-        origins: Origin of each fact, by its name.
 
     Raises:
         LauncherError: A part does not fit this job, or is missing on this machine.
     """
-    request, allocation, topology, machine = shape.request, shape.allocation, shape.topology, shape.machine
-    options = request.options
-    binding = bind_processes(shape, environ, host) if request.own is None else Binding()
-    wiring = plan_network(shape, environ, host)
-    interface = find_interface(wiring.settings, environ)
-    node = (allocation, topology, machine, host, binding)
-    case = Case(request, environ, *node, origins, interface, shape.meeting, shape.script)
+    request = case.request
+    binding = bind_processes(case) if request.own is None else Binding()
+    wiring = plan_network(case)
+    case = replace(case, binding=binding, interface=find_interface(wiring.settings, case.environ))
     choice, agent = plan_engine(case)
     if agent is not None:
         case = replace(case, agent=agent.engine)
-        refuse_framework(choice.engine, options, is_command=request.own is not None)
+        refuse_framework(choice.engine, case.options, is_command=request.own is not None)
     argv = horovod.plan_argv(case) if agent is None else request.argv
     beside = table.plan_beside(case) if agent is None else Beside()
     if agent is not None and request.own is not None and not request.starts_job:
@@ -114,32 +92,32 @@ def plan_parts(shape: PlanShape, environ: Mapping[str, str], host: Host, origins
     if agent is not None and (agent.fleet is None or request.tunes) and not request.starts_job:
         agent = replace(agent, settings=(*agent.settings, *wiring.settings))
     peers = None if request.starts_job or beside.bears_losses else plan_channel(case, agent)
-    preemption = plan_preempted(options, environ, agent, case.forks)
-    return Parts(case, choice, agent, argv, beside, binding, wiring, peers, preemption)
+    if peers is not None and beside.meeting is not None:
+        beside = replace(beside, meeting=replace(beside.meeting, at_start=True))
+    preemption = plan_preempted(case.options, case.environ, agent, case.forks)
+    return Parts(case, choice, agent, argv, beside, wiring, peers, preemption)
 
 
-def bind_processes(shape: PlanShape, environ: Mapping[str, str], host: Host) -> Binding:
+def bind_processes(case: Case) -> Binding:
     """Return the CPUs of the processes of this node.
 
     By default each of several processes that we start is bound to the CPUs near its GPU. A process that
     another program started, or that is alone on its node, is bound only if the user requests it. If nothing
     is to be bound, nothing is read or loaded.
     """
-    options, topology, machine = shape.request.options, shape.topology, shape.machine
-    forks = shape.allocation.scope is Scope.NODE
-    by_default = "numa" if forks and (topology.local_size or 1) > 1 and machine.gpu_count else "none"
-    mode = options.text("bind", by_default)
+    by_default = "numa" if case.forks and case.each > 1 and case.machine.gpu_count else "none"
+    mode = case.options.text("bind", by_default)
     if mode == "none":
         return Binding()
     from launcher.machine.numa import read_layout
     from launcher.planning.binding import plan_binding, plan_request
 
-    request = plan_request(mode, options, environ, topology, machine, forks)
+    request = plan_request(mode, case)
     has_uuids = not all(name.isdecimal() for name in request.gpus)
-    return plan_binding(request, read_layout(host, name_gpus=has_uuids))
+    return plan_binding(request, read_layout(case.host, name_gpus=has_uuids))
 
 
-def plan_network(shape: PlanShape, environ: Mapping[str, str], host: Host) -> Wiring:
+def plan_network(case: Case) -> Wiring:
     """Return the network between this node and the others, and the settings of its libraries.
 
     A job on one node does not need them, and a process of another launcher has them already. Then nothing is
@@ -148,20 +126,20 @@ def plan_network(shape: PlanShape, environ: Mapping[str, str], host: Host) -> Wi
     Raises:
         HardwareMissing: The requested fabric is missing.
     """
-    options, order = shape.request.options, "GPU numbers as nvidia-smi has them"
-    settings = [Setting("CUDA_DEVICE_ORDER", "PCI_BUS_ID", order, Policy.IF_UNSET)]
-    if (shape.machine.gpu_count or 0) < 2:
-        settings = []
+    options, environ, settings = case.options, case.environ, []
+    if (case.machine.gpu_count or 0) > 1:
+        order = "GPU numbers as nvidia-smi has them"
+        settings = [Setting("CUDA_DEVICE_ORDER", "PCI_BUS_ID", order, Policy.IF_UNSET)]
     asked = options.origins("fabric", "require_fabric", "verify_fabric")
-    if not asked and (environ.get(MARKER) or not shape.topology.spans_nodes):
+    if not asked and (environ.get(MARKER) or not case.topology.spans_nodes):
         if environ.get(MARKER) or not any(map(environ.get, NETWORK_NAMES)):
             return Wiring(tuple(settings))
         from launcher.fabrics import judge_variables
 
-        return Wiring(tuple(settings), judge_variables(host, environ))
+        return Wiring(tuple(settings), judge_variables(case.host, environ))
     from launcher.fabrics import plan_node
 
-    node = plan_node(host, environ, options, shape.allocation)
+    node = plan_node(case.host, environ, options, case.allocation)
     return Wiring((*settings, *node.settings), node.notes, node)
 
 
@@ -173,17 +151,30 @@ def find_interface(fabric: Sequence[Setting], environ: Mapping[str, str]) -> str
 
 def plan_channel(case: Case, agent: NodeCommand | None) -> Peers | None:
     """Return the control channel between the launchers of the job; None if it has or needs none."""
-    allocation = case.allocation
-    if allocation.scope is Scope.NODE:
-        member, count = NODE, allocation.node_count
-    elif case.joins_launchers:
-        member, count = RANK, case.topology.world_size
-    else:
+    allocation, options = case.allocation, case.options
+    member, own, count = NODE, allocation.node_rank, allocation.node_count
+    if not case.forks:
+        member, own, count = RANK, allocation.rank, case.topology.world_size
+    meet = (case.forks or case.joins_launchers) and (count or 1) > 1 and options.switch("peers", True)
+    by_mpirun = agent is not None and agent.fleet is not None
+    if not meet or by_mpirun or own is None or allocation.node_range is not None:
         return None
-    if (count or 1) < 2:
-        return None
-    used = frozenset({case.free_port[0], *([horovod.find_port(case)] if case.horovod.kind == GLOO else [])})
-    return plan_peers(case.options, allocation, agent, case.environ, used, member)
+    used = {allocation.master_port, case.free_port[0]}
+    if case.horovod.kind == GLOO:
+        used.add(horovod.find_port(case))
+    token_file = options.text("token_file")
+    return Peers(
+        ports=plan_control_ports(options, frozenset(used)),
+        token_file=token_file,
+        has_token=bool(token_file or case.environ.get(TOKEN)),
+        timeout_s=options.roll_call_s,
+        lost_after_s=options.number("lost_after", LOST_AFTER_S),
+        # torchrun assigns ranks at the start and again after a failure, so it decides about failures.
+        keep_going=options.switch("keep_going") or allocation.ranks_at_start,
+        member=member,
+        spare_count=int(options.number("spares", 0)) if case.forks else 0,
+        index=allocation.index if case.forks and allocation.index is not None else own,
+    )
 
 
 def plan_preempted(
@@ -197,56 +188,16 @@ def plan_preempted(
     Raises:
         UsageError: The flag was typed for a job that mpirun starts, whose nodes cannot be told.
     """
-    asked = options.text("preemption", "auto") != "auto"
-    says = forks and MARKER not in environ and any(name in environ for name in KINDS_OF_MACHINE)
-    if not (asked or says):
-        return None
-    from launcher.planning.preemption import plan_preemption
+    asked, service, found = options.get("preemption"), options.text("preemption", "auto"), None
+    if asked is not None and service not in ("auto", "off"):
+        found = Preemption(service, asked.origin, is_asked=True)
+    elif service == "auto" and forks and MARKER not in environ and any(map(environ.get, KINDS_OF_MACHINE)):
+        from launcher.machine.azure import find_preemptible
 
-    found = plan_preemption(options, environ)
+        why = find_preemptible(environ)
+        found = Preemption("azure", why) if why else None
     if found is None or agent is None or agent.fleet is None:
         return found
-    if (given := options.get("preemption")) is not None and given.is_typed:
-        raise make_error("preemption-and-mpirun", asked=given.origin)
+    if asked is not None and asked.is_typed:
+        raise make_error("preemption-and-mpirun", asked=asked.origin)
     return None
-
-
-def plan_peers(
-    options: Options,
-    allocation: Allocation,
-    agent: NodeCommand | None,
-    environ: Mapping[str, str],
-    used: frozenset[int] = frozenset(),
-    member: str = NODE,
-) -> Peers | None:
-    """Return the control channel between the launchers of a job with several nodes; None without one.
-
-    Args:
-        options: The user's options.
-        allocation: The allocation that the platform gave us.
-        agent: The command that starts the processes; None for the launcher.
-        environ: The environment of the launcher.
-        used: Ports on which processes of the job will listen, besides that of the rendezvous.
-        member: Unit with its own launcher: `NODE` or `RANK`.
-    """
-    if agent is not None and agent.fleet is not None:
-        return None
-    own = allocation.node_rank if member == NODE else allocation.rank
-    if own is None or allocation.node_range is not None:
-        return None
-    if member == NODE and (allocation.node_count or 1) < 2:
-        return None
-    if not options.switch("peers", default=True):
-        return None
-    return Peers(
-        ports=plan_control_ports(options, used | {allocation.master_port}),
-        token_file=options.text("token_file"),
-        has_token=bool(options.text("token_file") or environ.get("LAUNCHER_TOKEN")),
-        timeout_s=options.roll_call_s,
-        lost_after_s=options.number("lost_after", LOST_AFTER_S),
-        # torchrun assigns ranks at the start and again after a failure, so it decides about failures.
-        keep_going=options.switch("keep_going") or allocation.ranks_at_start,
-        member=member,
-        spare_count=int(options.number("spares", 0)) if member == NODE else 0,
-        index=allocation.index if member == NODE and allocation.index is not None else own,
-    )

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from launcher.core.model import NodeCommand
     from launcher.frameworks.case import Case
-    from launcher.machine.host import Host
 
 AUTO = "auto"
 APART = "EIS"
@@ -29,15 +28,12 @@ SLOW_SHOWN = 2
 """Number of packages whose import time is shown: the slowest ones."""
 
 
-def plan_preload(
-    case: Case, agent: NodeCommand | None, host: Host, *, stays: bool
-) -> tuple[Preload | None, str]:
+def plan_preload(case: Case, agent: NodeCommand | None, *, stays: bool) -> tuple[Preload | None, str]:
     """Return what is imported once; None, and why, if the ranks cannot be forks of one process.
 
     Args:
         case: The job, with ``--preload``.
         agent: The program that starts the processes; None if it is the launcher.
-        host: This node, on which the script's own modules are read.
         stays: Whether the launcher is the parent of the processes.
     """
     why = _refuse(case, agent, stays=stays)
@@ -47,7 +43,8 @@ def plan_preload(
     if asked != (AUTO,):
         return Preload(asked, folders=case.script.folders), ""
     near = [os.path.abspath(folder) for folder in case.script.folders if not folder.endswith("-packages")]
-    own = {"__future__", *(name.removesuffix(".py") for folder in near for name in host.list_folder(folder))}
+    beside = [name for folder in near for name in case.host.list_folder(folder)]
+    own = {"__future__", *(name.removesuffix(".py") for name in beside)}
     names = dict.fromkeys(list_first(case.script.text))
     modules = tuple(name for name in names if name.partition(".")[0] not in own)
     if not modules:

@@ -5,20 +5,10 @@ from __future__ import annotations
 from launcher.core.environ import OWN_JOB_ID
 from launcher.core.errors import make_error
 from launcher.core.frozen import replace
-from launcher.core.model import (
-    TORCHRUN,
-    Binding,
-    Companion,
-    Place,
-    Plan,
-    PlannedProcess,
-    Policy,
-    Setting,
-    Topology,
-)
+from launcher.core.model import TORCHRUN, Companion, Place, Plan, PlannedProcess, Policy, Setting
 from launcher.core.version import __version__
 from launcher.frameworks import starters, table, torch
-from launcher.machine.gpus import name_visible_gpus, share_gpus
+from launcher.machine.gpus import VISIBLE, name_visible_gpus, share_gpus
 from launcher.options.flags import FLAGS
 from launcher.sources.launched import MARKER
 
@@ -35,6 +25,7 @@ CONSUMED = (
     *("LAUNCHER_REHEARSED", OWN_JOB_ID, torch.ATTEMPT),
 )
 """LAUNCHER_* variables for this launcher only, and not for a launcher inside its processes."""
+MARK = Setting(MARKER, __version__, "marks processes of this launcher")
 PER_PROCESS = ("expand_args", "local_rank_arg")
 """Flags that give each process its own arguments."""
 LOCAL_RANK = "local_rank"
@@ -43,37 +34,29 @@ EMPTY_IS_FATAL = ("TF_CONFIG",)
 """TensorFlow crashes on an empty TF_CONFIG, but works without the variable."""
 
 
-def plan_settings(case: Case, role: str, binding: Binding) -> tuple[Setting, ...]:
+def plan_settings(case: Case) -> tuple[Setting, ...]:
     """Return the variables that all processes of this node share."""
-    return (
-        *torch.plan_common(case, role),
-        *([] if case.agent == TORCHRUN else torch.plan_elastic(case.options, case.environ, case.forks)),
-        *(
-            []
-            if binding.shares
-            else torch.plan_threads(case.topology, case.machine, case.forks, case.environ)
-        ),
-        *table.plan_common(case),
-        Setting(MARKER, __version__, "marks processes of this launcher"),
-    )
+    threads: list[Setting] = []
+    if not case.binding.shares:
+        threads = torch.plan_threads(case.topology, case.machine, case.forks, case.environ)
+    elastic = [] if case.agent == TORCHRUN else torch.plan_elastic(case)
+    return (*torch.plan_common(case), *elastic, *threads, *table.plan_common(case), MARK)
 
 
-def plan_process(case: Case, place: Place, binding: Binding) -> tuple[Setting, ...]:
+def plan_process(case: Case, place: Place) -> tuple[Setting, ...]:
     """Return the variables of one process."""
     return (
         *case.state(torch.FACTS["torch process"], place),
         *starters.plan_process(case, place),
         *table.plan_process(case, place),
         *_plan_gpus(place, case),
-        *torch.plan_bound_threads(case.topology, place, case.machine, binding),
+        *torch.plan_bound_threads(case, place),
     )
 
 
-def plan_one(
-    case: Case, argv: tuple[str, ...], place: Place, binding: Binding, common: tuple[Setting, ...]
-) -> PlannedProcess:
+def plan_one(case: Case, argv: tuple[str, ...], place: Place, common: tuple[Setting, ...]) -> PlannedProcess:
     """Return one process with its own arguments; ``common``: settings that all processes share."""
-    own = plan_process(case, place, binding)
+    own = plan_process(case, place)
     if argv and case.options.origins(*PER_PROCESS):
         from launcher.command.arguments import plan_words
 
@@ -85,30 +68,25 @@ def plan_one(
         from launcher.command.arguments import expand_local_rank
 
         argv = (*argv[:1], *(expand_local_rank(word, place.local_rank) for word in argv[1:]))
-    return PlannedProcess(place.rank, place.local_rank, argv, own, binding.cpus(place.local_rank))
+    return PlannedProcess(place.rank, place.local_rank, argv, own, case.binding.cpus(place.local_rank))
 
 
 def _plan_gpus(place: Place, case: Case) -> tuple[Setting, ...]:
     machine, given = case.machine, case.options.get("gpus_per_process")
-    visible = case.environ.get("CUDA_VISIBLE_DEVICES")
+    visible = case.environ.get(VISIBLE)
     if given is None or not isinstance(given.value, int):
         several = (case.topology.local_size or 1) > 1 and (visible or "").startswith("MIG-")
         names = name_visible_gpus(visible, machine.gpu_count) if several else ()
         if not 0 <= place.local_rank < len(names) > 1:
             return ()
         why = "a process sees only the first instance of a list"
-        return (Setting("CUDA_VISIBLE_DEVICES", names[place.local_rank], why),)
+        return (Setting(VISIBLE, names[place.local_rank], why),)
     mine = share_gpus(visible, machine.gpu_count, place.local_rank, given.value)
     if mine is None:
-        raise make_error(
-            "too-few-gpus",
-            where=given.origin.partition(" ")[0],
-            asked=given.origin,
-            local_rank=place.local_rank,
-            each=given.value,
-            count=machine.gpu_count or 0,
-        )
-    return (Setting("CUDA_VISIBLE_DEVICES", mine, given.origin),)
+        numbers = {"local_rank": place.local_rank, "each": given.value, "count": machine.gpu_count or 0}
+        where = given.origin.partition(" ")[0]
+        raise make_error("too-few-gpus", where=where, asked=given.origin, **numbers)
+    return (Setting(VISIBLE, mine, given.origin),)
 
 
 def plan_companions(
@@ -118,11 +96,10 @@ def plan_companions(
     if not beside:
         return ()
     unset = starters.plan_agent_unset(environ, torch=False, rewritten=False)
-    common = (*settings, Setting(MARKER, __version__, "marks processes of this launcher"))
     return tuple(
         replace(
             one,
-            settings=(*common, *one.settings),
+            settings=(*settings, MARK, *one.settings),
             unset=tuple(sorted({*one.unset, *unset})),
             route=route,
         )
@@ -130,10 +107,10 @@ def plan_companions(
     )
 
 
-def plan_unset(topology: Topology, environ: Mapping[str, str], forks: bool) -> tuple[str, ...]:
+def plan_unset(case: Case) -> tuple[str, ...]:
     """Return the names that no process inherits. At PROCESS scope MPI's own variables are inherited."""
-    names = [*CONSUMED, *torch.plan_unknown(topology)]
-    dropped = starters.plan_unset(environ) if forks else []
+    environ, names = case.environ, [*CONSUMED, *torch.plan_unknown(case.topology)]
+    dropped = starters.plan_unset(environ) if case.forks else []
     empty = [name for name in EMPTY_IS_FATAL if environ.get(name) == ""]
     return tuple(sorted({*dropped, *empty, *(name for name in names if name in environ)}))
 

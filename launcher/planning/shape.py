@@ -6,19 +6,13 @@ from launcher.command.line import plan_argv
 from launcher.command.request import Request, read_request
 from launcher.core.errors import make_error
 from launcher.core.frozen import frozen, replace
-from launcher.core.model import MPIRUN, Allocation, Fact, Machine, Scope, Topology
+from launcher.core.model import MPIRUN, Allocation, Fact, Scope
 from launcher.engines.choice import refuse_per_process
 from launcher.frameworks import jax, table
-from launcher.frameworks.case import Horovod
+from launcher.frameworks.case import Case
 from launcher.frameworks.horovod import GLOO, MPI, find_meeting
 from launcher.frameworks.horovod import NAME as HOROVOD
-from launcher.frameworks.script import (
-    STRATEGY,
-    TENSORFLOW,
-    Script,
-    names_workers,
-    read_script,
-)
+from launcher.frameworks.script import STRATEGY, TENSORFLOW, Script, names_workers, read_script
 from launcher.identity.allocation import decide
 from launcher.identity.contradictions import check_master, seal_lone_world
 from launcher.identity.ledger import open_ledger
@@ -48,24 +42,14 @@ class PlanShape:
     """The decided shape of the job, on which the rest of the plan is based.
 
     Attributes:
-        request: The command to run; its options include those of the detected framework.
+        case: The job; its options include those of the detected framework.
         gathered: Evidence of all sources.
-        machine: The devices and CPUs of this node.
         ledger: Each fact with its provenance.
-        allocation: The allocation that the platform gave us.
-        topology: Ranks and sizes of the job.
-        meeting: How Horovod connects the processes, if they use it.
-        script: The script that each process runs, if it can be read.
     """
 
-    request: Request
+    case: Case
     gathered: Gathered
-    machine: Machine
     ledger: Ledger
-    allocation: Allocation
-    topology: Topology
-    meeting: Horovod
-    script: Script
 
 
 def decide_shape(
@@ -124,8 +108,8 @@ def decide_shape(
         ledger.fold(lambda it: check_master(it, topology, host)).check()
     if topology.world_size == 1:
         request = unnamed  # a single worker has no peers and needs no port
-    request, meeting = _find_framework(request, script, environ, allocation, topology, host)
-    return PlanShape(request, gathered, machine, ledger, allocation, topology, meeting, script)
+    case = Case(request, environ, allocation, topology, machine, host, script)
+    return PlanShape(_find_framework(case), gathered, ledger)
 
 
 def _gather(environ: Mapping[str, str], host: Host, options: Options, *, leads: bool) -> Gathered:
@@ -166,24 +150,17 @@ def _name_tensorflow(request: Request, script: Script, environ: Mapping[str, str
     return replace(request, options=options)
 
 
-def _find_framework(
-    request: Request,
-    script: Script,
-    environ: Mapping[str, str],
-    allocation: Allocation,
-    topology: Topology,
-    host: Host,
-) -> tuple[Request, Horovod]:
-    """Return the request with the framework that the script shows, and how Horovod connects the processes."""
-    if request.own is not None or allocation.ranks_at_start:
-        return request, Horovod()
-    options = request.options
-    meeting = find_meeting(request, script, environ, allocation.scope, topology, host)
+def _find_framework(case: Case) -> Case:
+    """Return the job with the framework that its script shows, and how Horovod connects its processes."""
+    options, script = case.options, case.script
+    if case.is_wrapped or case.allocation.ranks_at_start:
+        return case
+    meeting = find_meeting(case)
     if meeting.kind in (MPI, GLOO):
         options = _name_framework(options, HOROVOD, meeting.why)
     elif options.framework == "" and jax.is_distributed(script):
         options = _name_framework(options, jax.NAME, f"{script.path} uses jax.distributed")
-    return replace(request, options=options), meeting
+    return replace(case, request=replace(case.request, options=options), horovod=meeting)
 
 
 def _refuse_arguments(options: Options, request: Request) -> None:
@@ -219,8 +196,6 @@ def _count_processes(ledger: Ledger, request: Request, allocation: Allocation) -
     if not isinstance(count, int) or count > PROCESS_LIMIT:
         raise make_error(
             "too-many-processes" if own is None else "too-many-typed",
-            origin=origin,
-            count=count,
-            limit=PROCESS_LIMIT,
-        )
+            origin=origin, count=count, limit=PROCESS_LIMIT,
+        )  # fmt: skip
     return count

@@ -4,17 +4,8 @@ from __future__ import annotations
 
 from launcher.command.words import reads_program
 from launcher.core.errors import make_error
-from launcher.core.model import TORCHRUN, Topology
-from launcher.core.supervision import (
-    STDERR,
-    STDOUT,
-    Contact,
-    LogStyle,
-    Proof,
-    Restarts,
-    Route,
-    Supervision,
-)
+from launcher.core.model import TORCHRUN
+from launcher.core.supervision import STDERR, STDOUT, Contact, LogStyle, Proof, Restarts, Route, Supervision
 from launcher.options.flags import RESTART_RULES
 
 TYPE_CHECKING = False
@@ -38,14 +29,13 @@ OTEL_ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDP
 OTEL_MODULE = "opentelemetry.sdk"
 
 
-def plan_supervision(parts: Parts, host: Host, proof: Proof | None, *, stays: bool) -> Supervision:
+def plan_supervision(parts: Parts, proof: Proof | None, *, stays: bool) -> Supervision:
     """Return how the processes of this node are watched.
 
     Of an agent, which is the parent of the processes, we watch only itself: it has its own logs and restarts.
 
     Args:
         parts: The parts of the plan.
-        host: This node.
         proof: The network that rank 0's NCCL must confirm.
         stays: Whether the launcher stays with the job.
 
@@ -53,61 +43,78 @@ def plan_supervision(parts: Parts, host: Host, proof: Proof | None, *, stays: bo
         LauncherError: Options exclude each other, or cannot be honoured here.
     """
     case, agent = parts.case, parts.agent
-    options, topology, allocation, machine = case.options, case.topology, case.allocation, case.machine
-    if options.get("metrics_port"):
-        require_metrics(host)
+    options, topology, allocation = case.options, case.topology, case.allocation
+    if options.get("metrics_port") and not _has_module(case.host, "prometheus_client"):
+        raise make_error("no-prometheus-client")
     if agent is not None:
         refuse_rules(options, agent)
     of_agent, starts_again = agent is not None, agent is not None and agent.fleet is not None
-    together = parts.peers is not None or starts_again
-    restarts = _plan_restarts(options, topology, starts_node=case.forks, together=together)
+    restarts = _plan_restarts(case, together=parts.peers is not None or starts_again)
     routes = tuple(plan_route(options, place.local_rank) for place in topology.places)
     stall_timeout_s, stall_limits = _plan_stall(options)
     # mpirun's ranks are on other nodes, too, and one that waits uses its core like one that works
     watches_idle = options.get("stall_timeout") is None and not starts_again
     count = 1 if of_agent else len(routes) + len(parts.beside.companions)
     is_alone = allocation.node_count == 1 and allocation.node_range is None
-    on_cpus = machine.gpu_count == 0 and not machine.has_others
     return Supervision(
         grace_s=options.grace_s,
-        signal_to=options.text("signal_to", "leader"),
-        signal_map=options.words("signal_map"),
         routes=routes if not of_agent else (Route(),),
         prefix=options.switch("prefix", count > 1 or (case.joins_launchers and topology.world_size != 1)),
         log_dir=None if of_agent else options.text("log_dir") or None,
-        progress=options.switch("progress") if options.get("progress") else None,
         stall_timeout_s=stall_timeout_s,
         stall_limits=stall_limits,
         on_stall=options.text("on_stall", "report") if stall_timeout_s else "report",
         idle_timeout_s=IDLE_TIMEOUT_S if watches_idle else 0.0,
         restarts=Restarts() if of_agent and not starts_again else restarts,
         stopped_status=int(stopped) if (stopped := options.text("stopped_status", "own")) != "own" else None,
-        fatal_status=int(options.number("fatal_status", 0)) or None,
-        failure_file=options.text("failure_file") or None,
-        evidence_dir=options.text("evidence_dir") or None,
-        events=options.text("events") or None,
-        traces=stays and has_traces(case.environ, host),
-        timings=options.switch("timings"),
-        stragglers=options.switch("stragglers", True),
-        slow_below=None if options.get("slow_below") is None else options.number("slow_below", 0.0),
+        traces=stays and bool(find_tracing(case.environ)) and _has_module(case.host, OTEL_MODULE),
         proof=proof,
         preemption=parts.preemption,
-        metrics_port=int(options.number("metrics_port", 0)),
         metrics_towards="" if is_alone else allocation.master_addr,
-        contact=_plan_contact(options, topology, find_blindness(parts), of_agent=of_agent, on_cpus=on_cpus),
+        contact=_plan_contact(parts),
         log=plan_log(options),
         stdin=_plan_stdin(case, starts=case.forks and not of_agent),
+        **options.fields("watch"),
     )
 
 
-def find_blindness(parts: Parts) -> str:
-    """Return why the launcher cannot see whether the processes of this node connect; empty if it can."""
-    case, agent = parts.case, parts.agent
+def find_unseen(parts: Parts) -> str:
+    """Return why the launcher does not check whether the processes connect; empty if it does.
+
+    Raises:
+        UsageError: The check is required, but the launcher cannot see the connections.
+    """
+    case, agent, given = parts.case, parts.agent, parts.case.options.get("meeting")
+    world, blind = case.topology.world_size, ""
+    if world == 1:
+        return "the job has one process"
+    if given is not None and not given.value:
+        return f"the check is off ({given.origin})"
     if not case.forks and not case.stays:
-        return "the platform has started the processes, one launcher for each"
-    if agent is not None and agent.engine not in WITH_WORKERS:
-        return f"{agent.engine} starts the processes"
-    return ""
+        blind = "the platform has started the processes, one launcher for each"
+    elif agent is not None and agent.engine not in WITH_WORKERS:
+        blind = f"{agent.engine} starts the processes"
+    if blind and world and case.options.switch("require_meeting"):
+        asked = case.options.origins("require_meeting")[0]
+        leave = f"leave out {asked}" if asked.startswith("-") else f"unset {asked.partition('=')[0]}"
+        raise make_error(
+            "cannot-look" if agent is None else "agent-cannot-look", asked=asked, blind=blind, leave=leave
+        )
+    return blind or ("" if world and case.topology.places else "the processes of this node are not known")
+
+
+def _plan_contact(parts: Parts) -> Contact | None:
+    """Return the check that the processes connect; None for no check."""
+    case, options = parts.case, parts.case.options
+    if find_unseen(parts):
+        return None
+    return Contact(
+        options.number("meeting_timeout", MEETING_TIMEOUT_S),
+        options.switch("require_meeting"),
+        case.topology.spans_nodes,
+        of_agent=parts.agent is not None,
+        on_cpus=case.machine.gpu_count == 0 and not case.machine.has_others,
+    )
 
 
 def _plan_stall(options: Options) -> tuple[float, tuple[tuple[str, float], ...]]:
@@ -137,38 +144,7 @@ def _plan_stdin(case: Case, *, starts: bool) -> int | str | None:
 
 def plan_log(options: Options) -> LogStyle:
     """Return how the log looks."""
-    dedupe = options.get("dedupe")
-    return LogStyle(
-        as_json=options.text("log_format") == "json",
-        timestamps=options.switch("timestamps"),
-        dedupe=None if dedupe is None else bool(dedupe.value),
-        rotate_bytes=int(options.number("log_rotate", 0)),
-    )
-
-
-def _plan_contact(
-    options: Options, topology: Topology, blind: str, *, of_agent: bool, on_cpus: bool
-) -> Contact | None:
-    """Return the check that the processes connect; None for a single process, or without a check.
-
-    Raises:
-        UsageError: The check is required, but the launcher cannot see the connections.
-    """
-    if (topology.world_size or 1) == 1 or not options.switch("meeting", True):
-        return None
-    required = options.switch("require_meeting")
-    if blind:
-        if required:
-            asked = options.origins("require_meeting")[0]
-            leave = f"leave out {asked}" if asked.startswith("-") else f"unset {asked.partition('=')[0]}"
-            raise make_error(
-                "agent-cannot-look" if of_agent else "cannot-look", asked=asked, blind=blind, leave=leave
-            )
-        return None
-    if not topology.places:
-        return None
-    timeout_s = options.number("meeting_timeout", MEETING_TIMEOUT_S)
-    return Contact(timeout_s, required, topology.spans_nodes, of_agent, on_cpus)
+    return LogStyle(as_json=options.text("log_format") == "json", **options.fields("log"))
 
 
 def find_tracing(environ: Mapping[str, str]) -> str:
@@ -197,28 +173,13 @@ def _has_module(host: Host, name: str) -> bool:
         return False
 
 
-def has_traces(environ: Mapping[str, str], host: Host) -> bool:
-    """Whether OpenTelemetry gets spans of the job: the environment asks for it, and the SDK is here."""
-    return bool(find_tracing(environ)) and _has_module(host, OTEL_MODULE)
-
-
-def note_traces(environ: Mapping[str, str], host: Host) -> tuple[str, ...]:
+def note_traces(case: Case) -> tuple[str, ...]:
     """Return a note that traces are asked for, and that the SDK is missing."""
-    name = find_tracing(environ)
-    if not name or _has_module(host, OTEL_MODULE):
+    name = find_tracing(case.environ)
+    if not name or _has_module(case.host, OTEL_MODULE):
         return ()
     fix = "pip install cluster-launcher[otel]"
     return (f"{name}: no traces of the job, the launcher's own Python has no opentelemetry-sdk ({fix})",)
-
-
-def require_metrics(host: Host) -> None:
-    """Check that metrics can be served.
-
-    Raises:
-        Unavailable: prometheus-client is missing.
-    """
-    if not _has_module(host, "prometheus_client"):
-        raise make_error("no-prometheus-client")
 
 
 def plan_route(options: Options, local_rank: int | None) -> Route:
@@ -238,40 +199,27 @@ def _bits(options: Options, dest: str, local_rank: int | None) -> int:
     return next((bits for rank, bits in options.words(dest) if rank in (None, local_rank)), 0)
 
 
-def _plan_restarts(options: Options, topology: Topology, *, starts_node: bool, together: bool) -> Restarts:
+def _plan_restarts(case: Case, *, together: bool) -> Restarts:
     """Return when the processes start again; ``together``: all nodes of this job can start again together.
 
     Raises:
         UsageError: Restarts were asked for, and the launchers of this job cannot restart together.
     """
+    options, topology = case.options, case.topology
     most, given = int(options.number("restarts", 0)), options.get("restarts")
-    if most and given and not starts_node and topology.world_size != 1:
+    if most and given and not case.forks and topology.world_size != 1:
         raise make_error(
             "restarts-of-one" if topology.local_size == 1 else "restarts-of-others", asked=given.origin
         )
     if most and given and topology.node_count != 1 and not together:
         nodes = topology.node_count or "several"
         raise make_error("restarts-need-channel", asked=given.origin, nodes=nodes)
-    default = Restarts()
-    delay_s = options.number("restart_delay", default.delay_s)
-    longest_s = options.number("restart_delay_max", max(default.delay_max_s, delay_s))
+    rules, default = options.fields("restarts"), Restarts()
+    delay_s = rules.get("delay_s", default.delay_s)
+    longest_s = rules.setdefault("delay_max_s", max(default.delay_max_s, delay_s))
     if delay_s > longest_s:
         raise make_error("restart-delay", delay_s=delay_s, longest_s=longest_s)
-    per_cause = options.get("restarts_per_cause")
-    return Restarts(
-        most=most,
-        per_cause=None if per_cause is None else int(options.number("restarts_per_cause", 0)),
-        on_any=options.text("restart_on") == "any",
-        never_status=options.words("no_restart_status"),
-        delay_s=delay_s,
-        delay_max_s=longest_s,
-        reset_after_s=options.number("restarts_reset_after", default.reset_after_s),
-        progress_file=options.text("progress_file"),
-        progress_pattern=options.text("progress_pattern"),
-        attempts_file=options.text("attempts_file"),
-        rejoin_timeout_s=options.number("rejoin_timeout", default.rejoin_timeout_s),
-        health_argv=options.words("health_command"),
-    )
+    return Restarts(most=most, on_any=options.text("restart_on") == "any", **rules)
 
 
 def refuse_rules(options: Options, agent: NodeCommand) -> None:
@@ -286,10 +234,7 @@ def refuse_rules(options: Options, agent: NodeCommand) -> None:
     typed = [one.origin for dest in idle if (one := options.get(dest)) and one.is_typed]
     if not typed:
         return
-    asked = options.get("engine")
-    other = (
-        f"leave out {asked.origin}"
-        if asked and asked.is_typed
-        else f"start the script without {agent.engine}"
-    )
+    asked, other = options.get("engine"), f"start the script without {agent.engine}"
+    if asked and asked.is_typed:
+        other = f"leave out {asked.origin}"
     raise make_error("restart-rules", flags=", ".join(typed), engine=agent.engine, other=other)

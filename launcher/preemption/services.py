@@ -12,7 +12,6 @@ from datetime import datetime, timezone
 
 from launcher.core.frozen import frozen
 from launcher.core.redact import quote
-from launcher.planning.preemption import AWS, AZURE, GCP
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -126,9 +125,9 @@ def ask_gcp(get: Get, _known: Known) -> list[Notice]:
 
 
 SERVICES: Mapping[str, tuple[str, float, Callable[[Get, Known], list[Notice]]]] = {
-    AZURE: ("Azure", 2.0, ask_azure),
-    AWS: ("AWS", 5.0, ask_aws),
-    GCP: ("Google Cloud", 2.0, ask_gcp),
+    "azure": ("Azure", 2.0, ask_azure),
+    "aws": ("AWS", 5.0, ask_aws),
+    "gcp": ("Google Cloud", 2.0, ask_gcp),
 }
 """The services by their names in ``--preemption``: the cloud, seconds between questions, and what asks.
 

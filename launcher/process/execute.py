@@ -41,7 +41,7 @@ def execute(argv: Sequence[str], environ: Mapping[str, str], cpus: tuple[int, ..
     if cpus:
         keep_to(cpus)
     if os.getpid() == 1:
-        from launcher.process.signals import release
+        from launcher.process.signal_file import release
 
         release()
     try:
@@ -83,7 +83,7 @@ def _find_fix(name: str) -> str:
     if name.partition("=")[0].isidentifier() and "=" in name:
         return f"set it in front of the launcher: {name} launcher run ...; or as a program: env {name} ..."
     if name in SHELL_WORDS:
-        return f"it is a word of the shell: launcher run -- sh -c '{name} ...'"
+        return f"it is a shell builtin: launcher run -- sh -c '{name} ...'"
     if "/" not in name and os.path.isfile(name):
         return f"it is in this directory, which is not on PATH: write ./{name}, or sh {name}"
     from launcher.process.missing import fix_missing

@@ -11,7 +11,7 @@ from launcher.machine.process import describe_some, find_children, find_descenda
 from launcher.process.execute import refusal
 from launcher.process.helper import Helpers
 from launcher.process.kernel import FULL, become_subreaper, collect, has_children
-from launcher.process.signals import OF_TERMINAL
+from launcher.process.signal_file import OF_TERMINAL
 from launcher.process.spawn import (
     ExecErrors,
     Inherited,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from launcher.core.log import Say
     from launcher.process.loop import Loop
-    from launcher.process.signals import SignalFile
+    from launcher.process.signal_file import SignalFile
     from launcher.process.spawn import Child, Streams
 
     class Forker(Protocol):
@@ -325,6 +325,12 @@ class ProcessGroup:
                     self.watchdog.forget(group)
             self.stopper.tell_new()
 
+    def turn_while(self, is_waiting: Callable[[], bool]) -> None:
+        """Run the loop while something is awaited, and collect what ends meanwhile."""
+        while is_waiting():
+            self._loop.turn(wait=not self.has_more)
+            self._loop.guard(self.collect)
+
     def reap(self, spared: Container[int] = ()) -> bool:
         """Reap children that have ended, but those whose status others wait for; return if there may be more.
 
@@ -376,6 +382,11 @@ class ProcessGroup:
             self._on_exit(process)
 
     # --- the end
+
+    @property
+    def has_ranks(self) -> bool:
+        """Whether a process that is no companion runs."""
+        return any(not one.child.companion for one in self.running.values())
 
     @property
     def is_busy(self) -> bool:

@@ -14,7 +14,7 @@ from launcher.core.errors import attempt
 from launcher.core.signal import signal
 from launcher.machine.process import find_descendants
 from launcher.process.kernel import collect, die_with_parent, fork_apart, set_name
-from launcher.process.signals import send
+from launcher.process.signal_file import send
 from launcher.process.watchdog import close_others
 
 TYPE_CHECKING = False

@@ -15,8 +15,8 @@ import time
 from launcher.core.errors import NotReady, Problem, make_problem
 from launcher.core.log import say
 from launcher.core.model import PROCESS, TORCHRUN, Fact, Scope
-from launcher.guest.marker import LAUNCHED, is_worker
 from launcher.identity.ledger import is_typed
+from launcher.inprocess.marker import LAUNCHED, is_worker
 from launcher.machine.ports import is_taken
 
 TYPE_CHECKING = False
@@ -99,7 +99,7 @@ def settle_rendezvous(
         return plan
     holder = describe_holder(host, port)
     if is_typed(claim):
-        fix = f"leave out {claim.origin}: one node takes a port that is free"
+        fix = f"leave out {claim.origin}: a single node uses any free port"
         if plan.allocation.scope is Scope.PROCESS:
             fix = OTHERS.format(flag="--master-port")
         raise NotReady(port_taken(port, "this node", f"the rendezvous ({claim.origin})", holder, fix))

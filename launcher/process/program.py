@@ -8,7 +8,7 @@ from launcher.core.frozen import frozen
 from launcher.core.signal import signal
 from launcher.machine.process import find_descendants
 from launcher.process.kernel import become_subreaper, die_with_parent
-from launcher.process.signals import send
+from launcher.process.signal_file import send
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

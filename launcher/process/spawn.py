@@ -11,7 +11,7 @@ from launcher.core.signal import signal
 from launcher.core.supervision import Route
 from launcher.process.execute import keep_to
 from launcher.process.kernel import die_with_parent
-from launcher.process.signals import SignalFile, name_signal
+from launcher.process.signal_file import SignalFile, name_signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

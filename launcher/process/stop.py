@@ -24,7 +24,7 @@ from launcher.machine.process import (
     read_command,
     read_stat,
 )
-from launcher.process.signals import send
+from launcher.process.signal_file import send
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -124,13 +124,20 @@ class Stopper:
         self.groups.difference_update(gone)
         return gone
 
-    def begin(self, number: int, *, to_group: bool = False, reached: bool = False) -> None:
+    def begin(
+        self, number: int, *, to_group: bool = False, reached: bool = False, grace_s: float | None = None
+    ) -> None:
         """Signal all leaders, or all processes; a further call does not restart the grace period.
 
-        ``reached``: the terminal has sent this signal to our own process group.
+        Args:
+            number: The signal.
+            to_group: Whether all processes get it.
+            reached: Whether the terminal has sent it to our own process group.
+            grace_s: Seconds until SIGKILL, if they are not the usual ones.
         """
         now = time.monotonic()
         if not self.begun:
+            self.grace_s = self.grace_s if grace_s is None else grace_s
             self._start_clock(now, self.grace_s)
         self.number = number
         self._to_group = self._to_group or to_group

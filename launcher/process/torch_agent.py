@@ -19,7 +19,7 @@ from launcher.core.errors import attempt
 from launcher.core.signal import signal
 from launcher.machine.process import find_children, has_ended, has_signal, read_environ, read_stat
 from launcher.process.loop import Later
-from launcher.process.signals import send
+from launcher.process.signal_file import send
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

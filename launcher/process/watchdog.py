@@ -23,7 +23,7 @@ from launcher.core.log import render
 from launcher.core.signal import signal
 from launcher.machine.process import ENVIRON_BYTES, PROC, list_pids, read_file, read_name
 from launcher.process.kernel import collect, fork_apart, set_name
-from launcher.process.signals import send
+from launcher.process.signal_file import send
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

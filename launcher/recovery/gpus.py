@@ -73,7 +73,7 @@ class GpuGate:
             if is_waiting:
                 is_waiting = False
                 if FREE not in lines:
-                    what = lines[0] if lines else "NVML does not tell whether the last attempt has GPU memory"
+                    what = lines[0] if lines else "NVML does not show whether the last attempt has GPU memory"
                     self._say(f"{what}; the next attempt does not wait longer", "gpus-in-use")
                 then()
 

@@ -15,7 +15,7 @@ from launcher.core.budget import Latest
 from launcher.core.errors import EXIT_NOT_READY
 from launcher.core.files import open_own, replace_file
 from launcher.core.wire import render
-from launcher.recovery.nodes import find_bad, render_bad
+from launcher.recovery.bad_nodes import find_bad, render_bad
 from launcher.recovery.policy import Decision, FailedAttempt
 
 TYPE_CHECKING = False
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from launcher.core.log import Say
-    from launcher.recovery.nodes import BadNode
+    from launcher.recovery.bad_nodes import BadNode
 
 SCHEMA = 1
 SHOWN_MAX = 8

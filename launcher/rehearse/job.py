@@ -13,7 +13,7 @@ from functools import partial
 
 from launcher.command.fronts import look_behind
 from launcher.command.words import reads_program
-from launcher.core.blocks import read_blocks
+from launcher.core.blocks import PACKAGE, read_blocks
 from launcher.core.log import say
 from launcher.engines import forward
 from launcher.machine.pythons import own_program
@@ -28,7 +28,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-MAIN = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "__main__.py")
+MAIN = os.path.join(PACKAGE, "__main__.py")
 """Path of the launcher's main file: ``-m launcher`` could run a launcher.py in the working directory."""
 GRACE_S = 30.0
 """Seconds between SIGTERM and SIGKILL, as on Kubernetes and Slurm: enough for a report after `--grace`."""
@@ -82,10 +82,13 @@ def run_rehearsal(
         starts = plan_starts(like, job)
         _announce(like, job, cluster, [name for name in removed if name not in env])
         reports = not bare and not platform.uses
-        words = argv[argv.index("--") + 1 :] if "--" in argv else argv
+        flags = words = argv
+        if "--" in argv:
+            place = argv.index("--")
+            flags, words = argv[:place], argv[place + 1 :]
         program = copy_input() if reads_program(look_behind(words, base)) else None
-        restarts = not bare and may_restart(argv, env)
-        return run_all(cluster, starts, restarts=restarts, reports=reports, program=program)
+        restarts = "LAUNCHER_RESTARTS" in env or any(flag.partition("=")[0] == "--restarts" for flag in flags)
+        return run_all(cluster, starts, restarts=restarts and not bare, reports=reports, program=program)
 
 
 def base_environ(environ: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
@@ -121,17 +124,6 @@ def with_launcher(command: Sequence[str]) -> list[str]:
     if words[1:3] == ["-m", "launcher"]:
         return words
     return [*launcher, "run", "--", *words]
-
-
-def may_restart(argv: Sequence[str], env: Mapping[str, str]) -> bool:
-    """Whether the launchers of a job may go on without one of them: it has restarts.
-
-    Args:
-        argv: The command line of a launcher.
-        env: The variables that the user gives the job.
-    """
-    own = argv[: argv.index("--")] if "--" in argv else argv
-    return "LAUNCHER_RESTARTS" in env or any(word.partition("=")[0] == "--restarts" for word in own)
 
 
 def run_all(
@@ -226,20 +218,15 @@ class _Job:
         if self._restarts:
             self._status = status if is_first else self._status
             if left and not is_first:
-                say(
-                    f"rehearsal: the process on {node} has ended with exit code {status}; the others go on",
-                    "rehearsal",
-                )
+                _print(f"the process on {node} has ended with exit code {status}; the others go on")
         elif code == -signal.SIGKILL and self._reports and left:
             self._status = self._status or status
-            say(f"rehearsal: {node} is lost (SIGKILL); waiting for the other nodes to report it", "rehearsal")
+            _print(f"{node} is lost (SIGKILL); waiting for the other nodes to report it")
             self._loop.timers.append(Later(time.monotonic() + REPORT_S, lambda: self._stop(self._status)))
         else:
             if not self._reports:
                 others = f"; stopping the other {'one' if left == 1 else left}" if left else ""
-                say(
-                    f"rehearsal: the process on {node} ended first, with status {status}{others}", "rehearsal"
-                )
+                _print(f"the process on {node} ended first, with status {status}{others}")
             self._stop(status)
 
     def _on_signals(self, signals: bytes) -> None:
@@ -248,10 +235,7 @@ class _Job:
                 self.kill()
             else:
                 name = signal.Signals(signum).name
-                say(
-                    f"rehearsal: {name}: stopping all processes, {self._grace_s:g} s until SIGKILL",
-                    "rehearsal",
-                )
+                _print(f"{name}: stopping all processes, {self._grace_s:g} s until SIGKILL")
                 self._stop(128 + signum)
 
     def _stop(self, status: int) -> None:
@@ -281,14 +265,15 @@ def _announce(like: str, job: RehearsedJob, cluster: Cluster, removed: Sequence[
     how += [f"started once per {job.scope}"]
     how += ["network namespaces" if cluster.isolated else "loopback addresses"]
     shape = f"{nodes} node{'s' * (nodes > 1)} x {processes} process{'es' * (processes > 1)}"
-    say(f"rehearsal: {shape} as {like} ({', '.join(how)})", "rehearsal")
+    _print(f"{shape} as {like} ({', '.join(how)})")
     if cluster.fallback_reason:
-        say(
-            f"rehearsal: the nodes share one hostname, network and /tmp ({cluster.fallback_reason})",
-            "rehearsal",
-        )
+        _print(f"the nodes share one hostname, network and /tmp ({cluster.fallback_reason})")
     if removed:
         more = f" and {len(removed) - SHOWN} more" if len(removed) > SHOWN else ""
         shown = ", ".join(name if name.isprintable() else repr(name) for name in removed[:SHOWN])
         what = "removed from the environment, because the platform sets its own"
-        say(f"rehearsal: {what}: {shown}{more} (--env NAME keeps one)", "rehearsal")
+        _print(f"{what}: {shown}{more} (--env NAME keeps one)")
+
+
+def _print(text: str) -> None:
+    say(f"rehearsal: {text}", "rehearsal")

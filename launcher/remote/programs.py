@@ -12,7 +12,7 @@ import signal
 
 from launcher.channel.connection import READ_BYTES
 from launcher.process.kernel import collect
-from launcher.process.signals import send as send_signal
+from launcher.process.signal_file import send as send_signal
 from launcher.process.watchdog import MARK
 from launcher.remote import protocol
 

@@ -6,7 +6,7 @@ import os
 
 from launcher.core.environ import OWN_JOB_ID
 from launcher.core.signal import signal
-from launcher.process.signals import send
+from launcher.process.signal_file import send
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

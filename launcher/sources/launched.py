@@ -41,7 +41,7 @@ def read(reader: Reader) -> None:
 
 def read_torchrun(reader: Reader) -> None:
     """Claim a worker if all of torchrun's variables are set; otherwise TORCHELASTIC_RUN_ID is left over."""
-    from launcher.guest.marker import AGENT_STORE, NO_STORE
+    from launcher.inprocess.marker import AGENT_STORE, NO_STORE
 
     if reader.text(AGENT_STORE) == NO_STORE and reader.has(MARKER):
         return  # a process of this launcher or a child of one
@@ -95,7 +95,7 @@ def is_left_over(reader: Reader) -> bool:
     """Whether a starter inside a launched process states another rank, world size or local size."""
     if not reader.has(MARKER) or not has_contract(reader):
         return False
-    from launcher.guest import marker
+    from launcher.inprocess import marker
 
     is_other = False
     if reader.has("TF_CONFIG"):

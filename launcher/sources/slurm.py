@@ -123,7 +123,7 @@ def _sign_remains(reader: Reader, numbers: tuple[tuple[str, int], ...], fix: str
     if not found:
         found = [name for name in LISTS if len(_read_hosts(reader, name)) > 1][:1]
     for name in found:
-        own = "--nnodes 1 if each task is a job of its own" if is_task else f"unset {name}"
+        own = "--nnodes 1 if each task is a separate job" if is_task else f"unset {name}"
         reader.sign(name, f"{fix}, or {own}")
     return bool(found)
 
@@ -140,7 +140,7 @@ def _read_step_hosts(reader: Reader, name: str) -> None:
     reader.claim_hosts(hosts, name, master=None if is_sorted else Trust.DERIVED)
     if is_sorted:  # SLURM_HOSTFILE is not: rank 0 is on the first node of SLURM_HOSTFILE
         reader.in_order = False
-        reader.note(f"{reader.origin(DISTRIBUTION)}: the first node of {name} need not be that of rank 0")
+        reader.note(f"{reader.origin(DISTRIBUTION)}: the first node of {name} may not be the node of rank 0")
 
 
 def _read_het_hosts(reader: Reader, node: int | None, nodes: int | None) -> None:

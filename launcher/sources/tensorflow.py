@@ -162,4 +162,4 @@ def _find_addresses_wrong(addresses: list[str]) -> Iterator[str]:
             yield f"every task to be host:port, not {shorten(address)!r}"
         elif (other := found.setdefault((host.lower(), port), address)) is not address:
             second = "twice" if other == address else f"and {shorten(address)!r}"
-            yield f"an address of its own for every task, not {shorten(other)!r} {second}"
+            yield f"a different address for every task, not {shorten(other)!r} {second}"

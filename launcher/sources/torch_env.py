@@ -28,9 +28,11 @@ PET_PORT = "PET_MASTER_PORT"
 PODS = ("KUBERNETES_SERVICE_HOST", "RUNAI_NUM_OF_GPUS", PET_RANK, PET_ADDR, PET_PORT, NPROC_PER_NODE)
 DEEPSPEED = {"CROSS_RANK": Fact.NODE_RANK, "CROSS_SIZE": Fact.NODE_COUNT, "LOCAL_SIZE": Fact.LOCAL_SIZE}
 """Variables that DeepSpeed's launcher adds to the contract in every process."""
-BY_TORCHRUN = ("GROUP_RANK", "ROLE_RANK")
+GROUP_RANK = "GROUP_RANK"
+"""torchrun's index of the node. Ranks are in the order of nodes: on node 0, RANK is LOCAL_RANK."""
+BY_TORCHRUN = (GROUP_RANK, "ROLE_RANK")
 """Variables that torchrun sets in every process; it sets no NODE_RANK."""
-OF_A_PROCESS = (LOCAL_RANK, "GROUP_RANK", "GROUP_WORLD_SIZE")
+OF_A_PROCESS = (LOCAL_RANK, GROUP_RANK, "GROUP_WORLD_SIZE")
 
 
 def counts_nodes(reader: Reader) -> str:
@@ -61,6 +63,9 @@ def read(reader: Reader) -> None:
             reader.claim_numbers((fact, name) for name, fact in DEEPSPEED.items())
     if is_sealed or not (is_process and reader.has(*BY_TORCHRUN)):
         reader.claim_int(Fact.NODE_RANK, NODE_RANK)  # else it is about what started torchrun
+    rank, local, group = map(reader.integer, (RANK, LOCAL_RANK, GROUP_RANK))
+    if None not in (rank, local, group) and not is_sealed and (rank == local) != (group == 0):
+        reader.contradict(GROUP_RANK, RANK, f"{reader.origin(RANK)} with {reader.origin(LOCAL_RANK)}")
     reader.claim_host(Fact.MASTER_ADDR, MASTER_ADDR)
     reader.claim_int(Fact.MASTER_PORT, MASTER_PORT)
 

@@ -22,7 +22,7 @@ from launcher.engines.mpirun import FOLDER, JOB
 from launcher.options.flags import PREFIX
 from launcher.output.tables import Paper, find_paper, lay_out
 from launcher.planning.preload import describe
-from launcher.process.signals import name_signal
+from launcher.process.signal_file import name_signal
 from launcher.views.plan_json import describe_setting
 
 Row = tuple[str, str, str]
@@ -284,9 +284,9 @@ def _watch(plan: Plan) -> list[str]:
     if plan.mode is not Mode.SUPERVISE:
         return []
     watch = plan.supervision
-    parts = [f"to stop them: SIGTERM to each {watch.signal_to}, SIGKILL after {watch.grace_s:g} s"]
+    parts = [f"stops processes with SIGTERM to each {watch.signal_to}, and SIGKILL after {watch.grace_s:g} s"]
     parts += [f"{name_signal(sent)} where {name_signal(number)} arrives" for number, sent in watch.signal_map]
-    parts += [f"exits with {watch.stopped_status} if told to stop"] if watch.stopped_status else []
+    parts += [f"exits with {watch.stopped_status} if a signal stops the job"] if watch.stopped_status else []
     parts += [f"exits with {watch.fatal_status} if no retry helps"] if watch.fatal_status else []
     parts += ["lines start with their rank"] if watch.prefix else []
     readers = {"all": "each rank gets a copy of standard input", "none": "no rank reads standard input"}

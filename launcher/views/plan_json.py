@@ -18,7 +18,7 @@ from launcher.core.model import (
 )
 from launcher.core.ranks import render_cpu_list
 from launcher.core.redact import redact, redact_argv, redact_variable
-from launcher.core.supervision import LogStyle, Network, Restarts
+from launcher.core.supervision import Network, Restarts, Supervision
 from launcher.core.version import __version__
 
 VERSION = 1
@@ -28,6 +28,8 @@ FLEET = ("hosts", "per_node", "address", "ports", "timeout_s", "forward", "resto
 PEERS = ("ports", "has_token", "timeout_s", "lost_after_s", "keep_going")
 SPARES = ("spare_count", "index")
 ROUTE = ("to_file", "to_console")
+CHANGED = ("evidence_dir", "events", "traces", "timings", "stragglers", "slow_below")
+"""Fields of the supervision that are shown only if they differ from their default."""
 
 
 def describe(plan: Plan, environ: Mapping[str, str]) -> dict[str, object]:
@@ -54,19 +56,23 @@ def describe(plan: Plan, environ: Mapping[str, str]) -> dict[str, object]:
         "meeting": None if plan.meeting is None else dict(vars(plan.meeting)),
         "ports": [{"port": port, "name": name} for port, name in plan.ports],
         "companions": [_companion(companion, environ) for companion in plan.companions],
-        "peers": None
-        if peers is None
-        else _pick(peers, PEERS if not peers.spare_count else (*PEERS, *SPARES)),
+        "peers": None if peers is None else _pick(peers, (*PEERS, *(SPARES if peers.spare_count else ()))),
         "processes": [_process(process, environ) for process in plan.processes],
         "notes": [redact(note) for note in plan.notes],
         "reads": list(plan.reads),
     }
 
 
+def _plain(value: object) -> object:
+    """Return a value as JSON has it, with secrets in texts redacted."""
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return redact(value) if isinstance(value, str) else value
+
+
 def _pick(value: object, names: tuple[str, ...]) -> dict[str, object]:
     """Return attributes of a value by their names."""
-    found = {name: getattr(value, name) for name in names}
-    return {name: list(one) if isinstance(one, tuple) else one for name, one in found.items()}
+    return {name: _plain(getattr(value, name)) for name in names}
 
 
 def _network(network: Network) -> dict[str, object]:
@@ -89,32 +95,20 @@ def _agent(agent: NodeCommand, environ: Mapping[str, str]) -> dict[str, object]:
 
 
 def _supervision(plan: Plan) -> dict[str, object]:
-    watch = plan.supervision
+    watch, usual = plan.supervision, Supervision()
+    changed = tuple(name for name in CHANGED if getattr(watch, name) != getattr(usual, name))
     return {
-        "signal_to": watch.signal_to,
-        "signal_map": [list(pair) for pair in watch.signal_map],
-        "prefix": watch.prefix,
-        "log_dir": None if watch.log_dir is None else redact(watch.log_dir),
+        **_pick(watch, ("signal_to", "signal_map", "prefix", "log_dir")),
         "routes": [_pick(route, ROUTE) for route in watch.routes],
-        "progress": watch.progress,
-        "stall_timeout_s": watch.stall_timeout_s,
+        **_pick(watch, ("progress", "stall_timeout_s")),
         **({"stall_limits": dict(watch.stall_limits)} if watch.stall_limits else {}),
-        "on_stall": watch.on_stall,
-        "idle_timeout_s": watch.idle_timeout_s,
+        **_pick(watch, ("on_stall", "idle_timeout_s")),
         "meeting_timeout_s": None if watch.contact is None else watch.contact.timeout_s,
         "require_meeting": watch.contact is not None and watch.contact.required,
         "restarts": watch.restarts.most,
         **({"restart_rules": _restart_rules(watch.restarts)} if watch.restarts.most else {}),
-        "stopped_status": watch.stopped_status,
-        "fatal_status": watch.fatal_status,
-        "failure_file": None if watch.failure_file is None else redact(watch.failure_file),
-        **({} if watch.evidence_dir is None else {"evidence_dir": redact(watch.evidence_dir)}),
-        **({} if watch.events is None else {"events": redact(watch.events)}),
-        **({"traces": True} if watch.traces else {}),
-        **({"timings": True} if watch.timings else {}),
-        **({} if watch.stragglers else {"stragglers": False}),
-        **({} if watch.slow_below is None else {"slow_below": watch.slow_below}),
-        **({"log": vars(watch.log)} if watch.log != LogStyle() else {}),
+        **_pick(watch, ("stopped_status", "fatal_status", "failure_file", *changed)),
+        **({"log": vars(watch.log)} if watch.log != usual.log else {}),
         **({"stdin": watch.stdin} if watch.stdin else {}),
         **({} if watch.preload is None else {"preload": list(watch.preload.modules)}),
         "verify_fabric": watch.proof is not None,
@@ -125,13 +119,12 @@ def _supervision(plan: Plan) -> dict[str, object]:
 
 def _restart_rules(rule: Restarts) -> dict[str, object]:
     """Return when the processes start again, without secrets of paths and commands."""
+    progress = _pick(rule, ("progress_file", "progress_pattern", "attempts_file"))
     return {
         "per_cause": rule.per_cause,
         "on": "any" if rule.on_any else "retryable",
         **_pick(rule, ("never_status", "delay_s", "delay_max_s", "reset_after_s")),
-        "progress_file": redact(rule.progress_file) or None,
-        "progress_pattern": redact(rule.progress_pattern) or None,
-        "attempts_file": redact(rule.attempts_file) or None,
+        **{name: text or None for name, text in progress.items()},
         "rejoin_timeout_s": rule.rejoin_timeout_s,
         "health_command": redact_argv(rule.health_argv) or None,
     }
@@ -146,13 +139,7 @@ def _fact(finding: Decided) -> dict[str, object]:
 
 
 def _claim(claim: Claim) -> dict[str, object]:
-    return {"value": _value(claim.value), "origin": redact(claim.origin), "source": claim.source}
-
-
-def _value(value: object) -> object:
-    if isinstance(value, tuple):
-        return [redact(str(item)) for item in value]
-    return redact(value) if isinstance(value, str) else value
+    return _pick(claim, ("value", "origin", "source"))
 
 
 def describe_setting(setting: Setting, environ: Mapping[str, str]) -> dict[str, object]:

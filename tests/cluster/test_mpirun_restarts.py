@@ -174,7 +174,7 @@ def test_a_signal_to_ranks_that_run_ends_the_job(number: int, make_job: MakeJob)
     job.fleet.cluster.kill(job.fleet.launchers[0].pid, number)
     head, other = job.await_end()
     assert (head.status, other.status) == (128 + number, 128 + number), head.err[-3000:]
-    assert "restart 1" not in head.err and "no restart: the job was told to end" in head.err
+    assert "restart 1" not in head.err and "no restart: the job received a signal to stop" in head.err
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGQUIT])

@@ -73,7 +73,7 @@ def test_a_signal_to_one_launcher_means_the_job(pair: Job) -> None:
     assert "node 1 (node1) received SIGTERM: passing it on to all nodes" in done[0].err
     by = "node 1 (node1) received SIGTERM before any process had failed"
     verdict = done[0].err
-    assert by in verdict if "host node0" in verdict else "was told to stop by SIGTERM" in verdict
+    assert by in verdict if "host node0" in verdict else "the launcher received SIGTERM" in verdict
     assert (pair.folder / "told-0").exists()
 
 

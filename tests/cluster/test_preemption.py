@@ -260,5 +260,5 @@ def test_a_machine_that_is_taken_back_before_a_restart_ends_the_job_with_75(star
     services[-1].answer_events([make_event("Preempt", 20)])
     done = job.wait()
     assert {one.status for one in done.values()} == {75}, [one.err for one in done.values()]
-    what = "the platform takes this node back" if count == 1 else "node 1 (node1) is taken back"
+    what = "the platform is reclaiming this node" if count == 1 else "node 1 (node1) is being reclaimed"
     assert f"no restart: {what}" in done[0].err, done[0].err

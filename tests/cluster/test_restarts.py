@@ -30,7 +30,7 @@ from launcher.job import controller
 from launcher.job.commands import News
 from launcher.job.events import Left, Ready, Received
 from launcher.process.loop import Loop
-from launcher.process.signals import name_signal
+from launcher.process.signal_file import name_signal
 from launcher.process.watchdog import NAME as WATCHDOG
 from launcher.recovery.history import History
 from launcher.rehearse.cluster import Cluster
@@ -1101,7 +1101,7 @@ def test_a_preemption_after_another_failure_ends_the_job() -> None:
         node_2.hear("stop")
         fail(hub, node_1, node_2)
         over = node_1.hear("over")
-        assert (over["status"], over["why"]) == (75, "no restart: a node is taken back")
+        assert (over["status"], over["why"]) == (75, "no restart: a node is being reclaimed")
         assert not hub.faults
 
 

@@ -23,11 +23,13 @@ from tests.process.starting import ROOT
 pytestmark = [pytest.mark.root, pytest.mark.xdist_group("slurm")]
 
 LAUNCHER = (sys.executable, "-m", "launcher")
-# At PROCESS scope the launcher becomes the command, so that the parent is whoever started the task.
+# One of several launchers on a node becomes the command: its parent is whoever started the task. A launcher that
+# is alone on its node stays: it starts several processes, or sees whether its only one meets others.
 SHOW = """\
-scope=node
-case $(cat /proc/$PPID/comm) in slurmstepd|orted|hydra_pmi_proxy|mpirun) scope=process; esac
-echo "$RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE node $NODE_RANK is $(hostname), $scope of $MASTER_ADDR"
+launcher=stays
+case $(cat /proc/$PPID/comm) in slurmstepd|orted|hydra_pmi_proxy|mpirun) launcher=gone; esac
+place="$RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE node $NODE_RANK is $(hostname)"
+echo "$place, $launcher, master $MASTER_ADDR"
 """
 RUN = (*LAUNCHER, "run", "--no-prefix", "--", "sh", "-c", SHOW)
 ALLREDUCE = (
@@ -86,20 +88,20 @@ def assert_sum(done: subprocess.CompletedProcess[str], places: list[str]) -> Non
 def test_srun_starts_one_launcher_per_process(slurm: SlurmCluster) -> None:
     """Two tasks per node are two processes per node: their numbers are Slurm's."""
     assert lines(slurm.run("srun", "-N2", "--ntasks-per-node=2", *RUN)) == [
-        "0/4 0/2 node 0 is node0, process of node0",
-        "1/4 1/2 node 0 is node0, process of node0",
-        "2/4 0/2 node 1 is node1, process of node0",
-        "3/4 1/2 node 1 is node1, process of node0",
+        "0/4 0/2 node 0 is node0, gone, master node0",
+        "1/4 1/2 node 0 is node0, gone, master node0",
+        "2/4 0/2 node 1 is node1, gone, master node0",
+        "3/4 1/2 node 1 is node1, gone, master node0",
     ]
 
 
 def test_cyclic_tasks_are_on_their_true_node(slurm: SlurmCluster) -> None:
     """Ranks dealt out in turn: the node is never rank // local size."""
     assert lines(slurm.run("srun", "-N2", "--ntasks-per-node=2", "-m", "cyclic", *RUN)) == [
-        "0/4 0/2 node 0 is node0, process of node0",
-        "1/4 0/2 node 1 is node1, process of node0",
-        "2/4 1/2 node 0 is node0, process of node0",
-        "3/4 1/2 node 1 is node1, process of node0",
+        "0/4 0/2 node 0 is node0, gone, master node0",
+        "1/4 0/2 node 1 is node1, gone, master node0",
+        "2/4 1/2 node 0 is node0, gone, master node0",
+        "3/4 1/2 node 1 is node1, gone, master node0",
     ]
 
 
@@ -108,8 +110,8 @@ def test_a_step_on_other_nodes_than_the_jobs_first(three: SlurmCluster) -> None:
     """The nodes and the master of a step are the step's own, not the job's."""
     step = ("srun", "-N2", "-n2", "-w", "node1,node2")
     assert lines(three.run("salloc", "-N3", *step, *RUN)) == [
-        "0/2 0/1 node 0 is node1, process of node1",
-        "1/2 0/1 node 1 is node2, process of node1",
+        "0/2 0/1 node 0 is node1, stays, master node1",
+        "1/2 0/1 node 1 is node2, stays, master node1",
     ]
 
 
@@ -119,10 +121,10 @@ def test_one_launcher_per_node_starts_the_processes(slurm: SlurmCluster) -> None
     step = ("srun", "-N2", "--ntasks-per-node=1")
     two = {"LAUNCHER_NPROC_PER_NODE": "2", "OMP_NUM_THREADS": "1"}
     assert lines(slurm.run(*step, *RUN, **two)) == [
-        "0/4 0/2 node 0 is node0, node of node0",
-        "1/4 1/2 node 0 is node0, node of node0",
-        "2/4 0/2 node 1 is node1, node of node0",
-        "3/4 1/2 node 1 is node1, node of node0",
+        "0/4 0/2 node 0 is node0, stays, master node0",
+        "1/4 1/2 node 0 is node0, stays, master node0",
+        "2/4 0/2 node 1 is node1, stays, master node0",
+        "3/4 1/2 node 1 is node1, stays, master node0",
     ]
     assert_sum(slurm.run(*step, *ALLREDUCE, **two), ["0.0", "0.1", "1.0", "1.1"])
 
@@ -172,8 +174,8 @@ def test_srun_in_a_batch_script_is_the_way(slurm: SlurmCluster) -> None:
     """What the refusal says to type works, though the step inherits what the script was told."""
     done = slurm.run_script("srun " + shlex.join(RUN), "-N2", "--ntasks-per-node=1")
     assert lines(done) == [
-        "0/2 0/1 node 0 is node0, process of node0",
-        "1/2 0/1 node 1 is node1, process of node0",
+        "0/2 0/1 node 0 is node0, stays, master node0",
+        "1/2 0/1 node 1 is node1, stays, master node0",
     ]
 
 

@@ -47,7 +47,9 @@ def test_a_broken_image_runs_its_command(container: Container, broken: str, opti
     assert done.returncode == 7, done.stderr
     lines = done.stdout.splitlines()
     assert {"RANK=0", "PYTHONHOME=/broken", "PYTHONINSPECT=1"} <= set(lines), lines
-    assert any(re.fullmatch("PYTHONPATH=/[^:]+/launcher/guest/site:/broken", line) for line in lines), lines
+    assert any(re.fullmatch("PYTHONPATH=/[^:]+/launcher/inprocess/site:/broken", line) for line in lines), (
+        lines
+    )
     assert "Traceback" not in done.stderr and "broken" not in done.stderr.replace("/broken", ""), done.stderr
 
 

@@ -15,9 +15,9 @@ from launcher.command.line import plan_argv
 from launcher.command.request import read_request
 from launcher.core.errors import LauncherError
 from launcher.core.model import TORCHRUN, Plan, Scope
-from launcher.guest import marker
 from launcher.hook.answer import NODE, PROCESS, find_answer
 from launcher.hook.line import MARKERS
+from launcher.inprocess import marker
 from launcher.machine.host import Host
 from launcher.options.given import PET_PREFIX
 from launcher.options.reading import Options, read_options
@@ -58,7 +58,7 @@ def is_asked(environ: Mapping[str, str]) -> bool:
 
 
 def take_over(environ: Mapping[str, str], answer: dict[str, Any]) -> dict[str, str]:
-    """Return the environment after an answer, as `launcher.guest.apply` makes it, less files and marker."""
+    """Return the environment after an answer, as `inprocess.apply` makes it, less files and marker."""
     assert "refused" not in answer, answer
     kept = {name: value for name, value in environ.items() if name not in answer["unset"]}
     return {**kept, **answer["set"]}

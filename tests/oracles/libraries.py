@@ -107,7 +107,7 @@ SAGEMAKER = (
 LIBRARIES = (
     Library("PyTorch", "torch", "2.13.0", "torch_env", "init_process_group()"),
     Library(
-        "torchrun, inside of a process",
+        "torchrun, inside a process",
         *("torch", "2.13.0", "torchrun", "config_from_args()"),
         reasons=NESTED_TORCHRUN,
     ),

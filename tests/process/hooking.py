@@ -13,7 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from launcher.guest.marker import HOOKED
+from launcher.inprocess.marker import HOOKED
 from tests.process.starting import clean_environ, launch
 
 DUMP = """

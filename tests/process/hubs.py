@@ -149,7 +149,7 @@ class LiveHub:
             turn = Turn(self.hub.state, time.monotonic())
             link = Link.CLOSED if self.is_away(index) else Link.SILENT
             turn.change_node(index, link=link, since=turn.now - 1e5)
-            self.hub.members.state = turn.state
+            self.hub._job.state = turn.state
             self.hub.feed(Tick())
 
         self.do(lose)
@@ -161,7 +161,7 @@ class LiveHub:
             state = self.hub.state
             assert state.pause is not None
             pause = replace(state.pause, not_before=time.monotonic() + seconds)
-            self.hub.members.state = replace(state, pause=pause)
+            self.hub._job.state = replace(state, pause=pause)
 
         self.do(change)
 

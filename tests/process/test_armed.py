@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.guest import site
+from launcher.inprocess import site
 from tests.mpis import find_mpi
 from tests.process.looking import wait_for
 from tests.process.starting import ROOT, clean_environ, launch, open_launcher
@@ -252,8 +252,8 @@ def test_a_python_that_a_shell_starts_answers(tmp_path: Path, before: str) -> No
         ((sys.executable, "-I"), "python -I leaves the launcher's sitecustomize out"),
         ((sys.executable, "-S"), "python -S leaves the launcher's sitecustomize out"),
         ((sys.executable, "-uE"), "python -uE leaves the launcher's sitecustomize out"),
-        (("env", "PYTHONPATH=/users/own", sys.executable), "a script has set PYTHONPATH anew"),
-        (("env", "-u", "PYTHONPATH", sys.executable), "a script has set PYTHONPATH anew"),
+        (("env", "PYTHONPATH=/users/own", sys.executable), "a script has replaced PYTHONPATH"),
+        (("env", "-u", "PYTHONPATH", sys.executable), "a script has replaced PYTHONPATH"),
         (("env", "-i", sys.executable), "it does not have the job's environment"),
     ],
     ids=["I", "S", "E", "set", "unset", "empty"],

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from launcher.guest.site.sitecustomize import STACK_SIGNAL
 from launcher.hang.limits import BEFORE_STOP_S
+from launcher.inprocess.site.sitecustomize import STACK_SIGNAL
 from tests.process.looking import wait_for
 from tests.process.starting import clean_environ, launch, open_launcher
 

@@ -1,4 +1,4 @@
-"""The hook inside of real processes: it answers the launcher, and is no guest that anybody notices."""
+"""The hook inside of real processes: it answers the launcher, and leaves no other trace."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from launcher.failure.stderr import read_last_output
-from launcher.guest.site.sitecustomize import STACK_SIGNAL
+from launcher.inprocess.site.sitecustomize import STACK_SIGNAL
 from tests.process.starting import ROOT, clean_environ
 from tests.pythons import find_python
 
@@ -190,7 +190,7 @@ def test_arming_is_free_where_no_launcher_is() -> None:
         timeout=60,
         check=False,
     )
-    assert (done.stdout, done.stderr) == ("['launcher', 'launcher.guest'] True\n", "")
+    assert (done.stdout, done.stderr) == ("['launcher', 'launcher.inprocess'] True\n", "")
 
 
 def test_the_handler_of_somebody_else_stays(tmp_path: Path) -> None:

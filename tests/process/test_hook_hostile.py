@@ -168,8 +168,8 @@ def test_a_python_that_the_loader_runs(hooked: str, tmp_path: Path) -> None:
         ("above/launcher/hook/enter.py", 0o666, (0, 0), "chmod -R go-w {package}"),
         ("above/launcher/core/log.py", 0o664, (0, 4711), "chmod -R go-w {package}"),
         ("above/launcher/core/log.py", 0o644, (4711, 0), "chown -R -h 0:0 {package}"),
-        ("above/launcher/guest", 0o777, (0, 0), "chmod -R go-w {package}"),
-        ("above/launcher/guest", 0o1777, (0, 0), "chmod -R go-w {package}"),
+        ("above/launcher/inprocess", 0o777, (0, 0), "chmod -R go-w {package}"),
+        ("above/launcher/inprocess", 0o1777, (0, 0), "chmod -R go-w {package}"),
         ("above", 0o775, (0, 4711), "chmod go-w {path}"),
         ("above", 0o755, (4711, 4711), "chown -h 0:0 {path}"),
         ("above", 0o1777, (0, 0), ""),
@@ -227,7 +227,7 @@ def test_a_launcher_behind_a_link_of_another_user(tmp_path: Path) -> None:
 
 
 @pytest.mark.root
-@pytest.mark.parametrize("name", ["guest/marker.py", "guest", "guest/dangling.py"])
+@pytest.mark.parametrize("name", ["inprocess/marker.py", "inprocess", "inprocess/dangling.py"])
 def test_a_launcher_with_a_link_to_a_file_of_another_user(name: str, tmp_path: Path) -> None:
     """An installer may make a package of links into a cache (uv --link-mode symlink)."""
     if os.geteuid() != 0:
@@ -244,8 +244,8 @@ def test_a_launcher_with_a_link_to_a_file_of_another_user(name: str, tmp_path: P
     done = run(python, "-B", *words, "install", "--prefix", str(prefix))
     assert done.returncode == 0, done.stderr
     assert run(python, "-B", *words, "remove", "--prefix", str(prefix)).returncode == 0
-    theirs = {"guest": cache / "guest/marker.py", "guest/dangling.py": cache}.get(name, cache / inside.name)
-    os.chown(theirs, 4711, 4711)
+    theirs = {"inprocess": cache / "inprocess/marker.py", "inprocess/dangling.py": cache}
+    os.chown(theirs.get(name, cache / inside.name), 4711, 4711)
     done = run(python, "-B", *words, "install", "--prefix", str(prefix))
     assert (done.returncode, "[hook-unsafe]" in done.stderr) == (64, True), done.stderr
     assert str(cache) in done.stderr.partition("fix:  ")[2]

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.guest.marker import HOOKED
 from launcher.hook.line import MARKERS
+from launcher.inprocess.marker import HOOKED
 from tests.process.hooking import RANK, make_venv, read_dump, read_environ, run, write_dump
 from tests.process.starting import ROOT, launch
 

@@ -79,10 +79,10 @@ def test_strangers_are_turned_away_in_silence(served: Served) -> None:
     """Whatever they say, ranks still hear whose server this is, and nothing of it is written anywhere."""
     port, said, _ = served
     for text in STRANGE:
-        with create_connection(("127.0.0.1", port), 10) as guest, suppress(ConnectionError, TimeoutError):
-            guest.sendall(text)
-            guest.settimeout(0.5)
-            guest.recv(100)
+        with create_connection(("127.0.0.1", port), 10) as peer, suppress(ConnectionError, TimeoutError):
+            peer.sendall(text)
+            peer.settimeout(0.5)
+            peer.recv(100)
         assert ask(f"127.0.0.1:{port}") == SLOTS, text
     assert said.read_text() == ""
 
@@ -92,9 +92,9 @@ def test_it_listens_at_its_addresses_alone(served: Served) -> None:
     port, *_ = served
     assert put(port, "key", 3) == 200
     assert [ask(f"{address}:{port}") for address in ADDRESSES.split(",")] == [SLOTS, SLOTS]
-    with create_connection(("127.0.1.1", port), 10) as guest:
-        guest.sendall(b"GET /s/key HTTP/1.0\r\n\r\n")
-        assert guest.makefile("rb").read().endswith(b"\r\n\r\nxxx")
+    with create_connection(("127.0.1.1", port), 10) as peer:
+        peer.sendall(b"GET /s/key HTTP/1.0\r\n\r\n")
+        assert peer.makefile("rb").read().endswith(b"\r\n\r\nxxx")
     with pytest.raises(ConnectionRefusedError):
         ask(f"127.0.2.1:{port}")
 
@@ -106,18 +106,18 @@ def test_what_ranks_say_is_kept(served: Served) -> None:
         (b"PUT /global/0 HTTP/1.0\r\nContent-Length: 5\r\n\r\nhello", b""),
         (b"GET /global/0 HTTP/1.0\r\n\r\n", b"hello"),
     ):
-        with create_connection(("127.0.0.1", port), 10) as guest:
-            guest.sendall(text)
-            assert guest.makefile("rb").read().partition(b"\r\n\r\n")[2] == answer
+        with create_connection(("127.0.0.1", port), 10) as peer:
+            peer.sendall(text)
+            assert peer.makefile("rb").read().partition(b"\r\n\r\n")[2] == answer
 
 
 def put(port: int, key: str, size: int) -> int:
     """Put a value of some bytes; return the status."""
-    with create_connection(("127.0.0.1", port), 20) as guest:
-        guest.sendall(f"PUT /s/{key} HTTP/1.0\r\nContent-Length: {size}\r\n\r\n".encode())
+    with create_connection(("127.0.0.1", port), 20) as peer:
+        peer.sendall(f"PUT /s/{key} HTTP/1.0\r\nContent-Length: {size}\r\n\r\n".encode())
         with suppress(ConnectionError):
-            guest.sendall(b"x" * size)
-        return int(guest.makefile("rb").readline().split()[1])
+            peer.sendall(b"x" * size)
+        return int(peer.makefile("rb").readline().split()[1])
 
 
 @pytest.mark.thorough

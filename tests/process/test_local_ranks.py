@@ -44,7 +44,7 @@ class Local:
     def __init__(self, job: str = "") -> None:
         self.job, self.sent = job or os.urandom(8).hex(), list[object]()
         self.loop = Loop(lambda *_, **__: None)
-        self.ranks = LocalRanks(self.loop, self.sent.append)
+        self.ranks = LocalRanks(self.loop, self.sent.append, 0, 1.0)
         self.loop.timers.append(self.ranks)
 
     def brief(self, **more: object) -> None:
@@ -253,7 +253,7 @@ from launcher.mpi.local import LocalRanks
 from launcher.mpi.protocol import Briefing, Variable
 from launcher.process.loop import Loop
 loop = Loop(lambda *_, **__: None)
-ranks = LocalRanks(loop, lambda message: None)
+ranks = LocalRanks(loop, lambda message: None, 0, 1.0)
 ranks.obey(Variable("LAUNCHER_RUN_ID", sys.argv[1]))
 ranks.obey(Briefing(job=sys.argv[1], grace_s=5.0))
 print("ready", flush=True)

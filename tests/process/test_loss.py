@@ -23,7 +23,7 @@ def test_a_loss_that_was_nan_is_noted_at_the_end(flags: tuple[str, ...]) -> None
     done = launch("run", "--nproc-per-node", "2", *flags, "--", sys.executable, "-c", TRAIN, "0")
     assert done.returncode == 0
     (line,) = [line for line in done.stderr.splitlines() if "[loss-nan]" in line]
-    assert line.startswith("launcher: note: [loss-nan] the loss of rank 1 was NaN to the end, since 'step 12")
+    assert line.startswith("launcher: note: [loss-nan] the loss of rank 1 has been NaN since 'step 12")
     assert "; fix: " in line
 
 

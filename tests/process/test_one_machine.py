@@ -89,7 +89,7 @@ def test_a_plan_of_one_node_is_the_same_each_time() -> None:
     """6105 stands for the port, in words, too; its processes get another one."""
     first, second = (launch("plan", *TWO, "--", "true").stdout for _ in range(2))
     assert first == second
-    assert "free        one node: a port that is free" in first
+    assert "free        one node: any free port" in first
     assert "MASTER_PORT is a free port, chosen when the job starts; the plan shows 6105 in its place" in first
 
 
@@ -134,7 +134,7 @@ def test_a_port_that_was_typed_and_is_taken_is_said_before_the_start(squatter: i
         assert (done.returncode, done.stdout) == (75, "")
         said = f"port {squatter} of this node is needed for the rendezvous (--master-port {squatter})"
         assert f"error: [port-taken] {said}, but process {os.getpid()} (" in done.stderr
-        assert f"fix:  end that, or leave out --master-port {squatter}: one node takes a port" in done.stderr
+        assert f"fix:  end that process, or leave out --master-port {squatter}: a single node" in done.stderr
 
 
 def test_a_port_that_a_variable_names_and_is_taken_is_replaced(squatter: int) -> None:

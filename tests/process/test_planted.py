@@ -28,15 +28,17 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two other users"),
 ]
 
-GUEST = """
+WRITE_ERROR = """
 import sys
-from launcher.guest.process import write_error_file
+from launcher.inprocess.process import write_error_file
 try:
     write_error_file(sys.argv[1], ValueError, ValueError("no"), None)
 except OSError as error:
     print(error, file=sys.stderr)
 """
-STACKS = "import sys; from launcher.guest.site.sitecustomize import answer_signal; answer_signal(sys.argv[1])"
+STACKS = (
+    "import sys; from launcher.inprocess.site.sitecustomize import answer_signal; answer_signal(sys.argv[1])"
+)
 READER = """
 import json, os, sys
 from launcher.hang.dumps import read
@@ -53,7 +55,7 @@ COMMANDS = {
     "log-dir": (*RUN, "--log-dir", OUT, *FAIL),
     "snapshot": ("-m", "launcher", "snapshot", "-o", OUT),
     "evidence-dir": ("-c", READER, OUT),
-    "error-file": ("-c", GUEST, OUT),
+    "error-file": ("-c", WRITE_ERROR, OUT),
     "stacks-file": ("-c", STACKS, OUT),
 }
 """What writes, by its name: its words, with the place for the path."""

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from launcher.agent.template import FORK_LIMIT_S, Unusable, read_pids
-from launcher.process.signals import send
+from launcher.process.signal_file import send
 from tests.process.looking import is_gone, read_pid, wait_for
 from tests.process.starting import DEADLINE_S, launch, open_launcher
 from tests.pythons import need_python

@@ -19,7 +19,9 @@ from tools import platform_table
 README = Path(ROOT, "README.md").read_text(encoding="utf-8")
 (SCRIPT,) = re.findall(r"^```python\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
 BLOCKS = re.findall(r"((?:^    .*\n)+)", README.replace(SCRIPT, ""), re.MULTILINE)
-BROKEN, PLACE = re.findall(r"break it: `(.*?: raise .*?)` before `(\w+)`", README.replace("\n", " "))[0]
+BROKEN, PLACE = re.findall(
+    r"break it: insert `(.*?: raise .*?)` before the line `(\w+) = \.\.\.`", README.replace("\n", " ")
+)[0]
 (TABLE,) = re.findall(r"^\| you type .*?\n\n", README, re.MULTILINE | re.DOTALL)
 OURS = [row.split(" | ")[1] for row in TABLE.strip().splitlines()[2:]]
 TYPED = {
@@ -93,7 +95,7 @@ def test_the_report_of_the_broken_script(tmp_path: Path) -> None:
 def test_the_numbers_of_the_first_screen_are_those_of_the_program() -> None:
     """Platforms, causes and kinds of hangs, by their tables."""
     found = (len(platform_table.ROWS), len(read_symptoms()), len(HANGS))
-    named = r"variables of (\d+)\s+platforms.*one of (\d+)\).* \[(\d+) kinds of hangs"
+    named = r"variables of (\d+)\s+platforms.*one of (\d+)\s+causes.* \[(\d+) kinds of hangs"
     (shown,) = re.findall(named, README, re.DOTALL)
     assert tuple(map(int, shown)) == found
     page = Path(ROOT, "docs", "mistakes.md").read_text(encoding="utf-8")

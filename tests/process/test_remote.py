@@ -54,7 +54,7 @@ import json, os, signal, sys
 from launcher.process.helper import Helpers
 from launcher.process.kernel import read_signals
 from launcher.process.loop import Loop
-from launcher.process.signals import SignalFile
+from launcher.process.signal_file import SignalFile
 from launcher.cluster import client as module
 from launcher.cluster.join import Join
 from launcher.cluster.messages import Refuse
@@ -127,7 +127,7 @@ class Pair:
         )
         history = History("", keep(self.said))
         self.hub.parts = SimpleNamespace(  # type: ignore[assignment]
-            outcomes=SimpleNamespace(history=history, exit_status=lambda status: status)
+            outcomes=SimpleNamespace(history=history, exit_status=lambda status, verdict: status)
         )
         self.hub.deliver = lambda message: None  # type: ignore[method-assign]
         self.loop.timers += self.hub.timers

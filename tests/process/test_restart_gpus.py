@@ -53,7 +53,7 @@ def test_a_signal_ends_the_wait(tmp_path: Path) -> None:
         process.send_signal(signal.SIGTERM)
         _, err = process.communicate(timeout=10)
     assert process.returncode == 5
-    assert "no restart: the launcher was told to end" in err
+    assert "no restart: the launcher received a signal to stop" in err
 
 
 def test_without_a_gpu_nvml_is_not_asked(tmp_path: Path) -> None:

@@ -300,9 +300,13 @@ def test_a_job_that_is_told_to_end_while_it_stops_says_so(tmp_path: Path) -> Non
         process.send_signal(signal.SIGTERM)
         _, said = process.communicate(timeout=20)
     assert process.returncode == 9, said
-    assert said.count("no restart: the launcher was told to end") == 1, said
+    assert said.count("no restart: the launcher received a signal to stop") == 1, said
     (line,) = map(json.loads, record.read_text().splitlines())
-    assert (line["status"], line["restarts"], line["why"]) == (9, False, "the launcher was told to end")
+    assert (line["status"], line["restarts"], line["why"]) == (
+        9,
+        False,
+        "the launcher received a signal to stop",
+    )
 
 
 @pytest.mark.parametrize(("lost", "status"), [("the program", 127), ("the folder", 127)])

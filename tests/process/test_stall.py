@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from launcher.guest import STACKS_NAME
-from launcher.guest.site.sitecustomize import STACK_SIGNAL
 from launcher.hang.ask import NO_PY_SPY, Inquiry, find_py_spy
 from launcher.hang.report import describe_hang
+from launcher.inprocess import STACKS_NAME
+from launcher.inprocess.site.sitecustomize import STACK_SIGNAL
 from launcher.machine.process import find_descendants, is_alive
 from launcher.observers.stall import StallDetector
 from launcher.output.progress import GpuUse

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.agent.forwarder import reads_keys
+from launcher.agent.signals import reads_keys
 from tests.process.looking import pending, read_pid, wait_for
 from tests.process.starting import clean_environ
 
@@ -318,7 +318,7 @@ def test_ctrl_c_while_a_restart_waits_ends_the_job(opened: list[Terminal]) -> No
     one.wait_for("restart 2 of 9 in")
     one.type("\x03")
     assert one.end() == 9
-    assert "no restart: the launcher was told to end" in one.seen
+    assert "no restart: the launcher received a signal to stop" in one.seen
 
 
 def test_what_fails_after_ctrl_c_is_not_restarted(opened: list[Terminal]) -> None:

@@ -18,8 +18,8 @@ import pytest
 
 from launcher.core.errors import LauncherError
 from launcher.core.model import Scope
-from launcher.guest.marker import AGENT
 from launcher.hook.line import MARKERS
+from launcher.inprocess.marker import AGENT
 from launcher.machine.host import Host
 from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job

@@ -279,8 +279,9 @@ def test_a_plan_says_how_the_processes_are_watched(capfd: pytest.CaptureFixture[
     assert main(["plan", *flags, "--", "true"], {}) == 0
     (line,) = [line for line in capfd.readouterr().out.splitlines() if line.startswith("watch: ")]
     assert line == (
-        "watch: to stop them: SIGTERM to each leader, SIGKILL after 5 s; SIGUSR1 where SIGTERM arrives; "
-        "lines start with their rank; off a terminal, the same traceback of several ranks once; "
+        "watch: stops processes with SIGTERM to each leader, and SIGKILL after 5 s; "
+        "SIGUSR1 where SIGTERM arrives; lines start with their rank; "
+        "off a terminal, the same traceback of several ranks once; "
         "output in files below a temporary directory; 3 restarts; report after 600 s without activity"
     )
     assert main(["plan", "--", "true"], {**OPEN_MPI, "MASTER_ADDR": "127.0.0.1"}) == 0

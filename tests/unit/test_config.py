@@ -17,7 +17,6 @@ from launcher.core.model import Plan
 from launcher.machine import files
 from launcher.machine.files import ACCESS_LIST
 from launcher.machine.host import Host
-from launcher.options.config import OF_ONE_JOB
 from launcher.options.flags import FLAGS
 from launcher.options.given import CONFIG, ETC, NEAR
 from launcher.options.reading import Options, read_options
@@ -88,7 +87,7 @@ def test_an_own_file_goes_before_the_systems_and_all_variables_before_both() -> 
     }
 
 
-@pytest.mark.parametrize("dest", OF_ONE_JOB)
+@pytest.mark.parametrize("dest", [flag.dest for flag in FLAGS if flag.is_of_one_job])
 def test_what_one_job_is_cannot_be_a_default(dest: str) -> None:
     """By name: each machine of the fleet would be that node."""
     name = dest.replace("_", "-")
@@ -114,7 +113,7 @@ def test_every_other_flag_can() -> None:
         "log_rotate": "1M",
     }
     for flag in FLAGS:
-        if flag.dest in OF_ONE_JOB:
+        if flag.is_of_one_job:
             continue
         words = flag.metavar.split("|")
         value = "true" if flag.parse is None else values.get(flag.dest, words[-1] if len(words) > 1 else "7")

@@ -212,7 +212,7 @@ def test_what_mpirun_cannot_be_told_is_an_error(mpi: Mpi) -> None:
     with pytest.raises(UsageError) as refused:
         job(mpi, rsh=("ssh", "-F", "/my files/x"), hosts=("fd00::1", "node1"))
     assert [problem.code for problem in refused.value.problems] == ["mpirun-line"] * 2
-    with pytest.raises(UsageError, match="blanks"):
+    with pytest.raises(UsageError, match="spaces"):
         job(mpi, rsh=("ssh", ""))
 
 

@@ -13,13 +13,14 @@ from launcher.failure.arbiter import GAVE_UP
 from launcher.failure.symptoms import read_conclusions
 
 PACKAGE = Path(__file__).parents[2] / "launcher"
-METHODS = {
+METHODS: dict[str, set[str]] = {
     "ledger.refuse": {"where"},
     "ledger.refuse_facts": {"where", "values", "fix"},
     "reader.refuse": {"source", "value", "name"},
     "Invalid": {"source", "value", "name"},
+    "self._reject": set(),
 }
-"""What makes an error of a row in identity and in sources, and the values that it gives by itself."""
+"""What makes an error of a row outside of functions, and the values that it gives by itself."""
 FIELDS = {"code", "status", "where", "what", "fix"}
 
 

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "launcher"
 SAYS = {"say", "_say", "_notice", "notice", "say_as_is", "_note_moment", "Print"}
 """What prints a message or writes an event without one: a text, and the name of the event."""
-OTHERS = {"servers", "guest"}
+OTHERS = {"servers", "inprocess"}
 """Programs and modules that run inside of other processes; what they print is output of these."""
 ROW = re.compile(r"^\| `([a-z][a-z-]*)` \|", re.MULTILINE)
 CODE = re.compile(r'"([a-z][a-z-]*)"')
@@ -93,7 +93,7 @@ def test_each_message_names_its_event_and_is_printed_in_one_way() -> None:
     assert len(found_events()) > 100
     assert [place for place, names in found_events() if names is None] == []
     # The prefix stands in one place, and in the failure report, which `say_as_is` prints.
-    allowed = {"core/log.py", "failure/report.py", "failure/causes.py", "remote/started.py", "hook/shell.py"}
+    allowed = {"core/log.py", "failure/report.py", "failure/causes.py", "remote/started.py"}
     found = {
         path.relative_to(PACKAGE).as_posix()
         for path in modules()

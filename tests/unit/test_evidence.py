@@ -135,7 +135,7 @@ class Told:
     def make(self) -> JobEvidence:
         """Return the evidence of their job."""
         name = lambda node: f"node {node}"  # noqa: E731
-        return JobEvidence(lambda: ([0, 1], []), name, name, 2, 0, self.told.append, lambda *end: None)
+        return JobEvidence(lambda: ([0, 1], []), name, name, 2, self.told.append, lambda *end: None)
 
 
 def looked(line: int, number: int = 0) -> Looked:

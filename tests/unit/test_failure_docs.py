@@ -51,7 +51,7 @@ def _retry(call: ast.Call) -> str:
     if len(call.args) < 4 and not named:
         return "unknown"
     (retryable,) = named or call.args[3:4]
-    return RETRY[retryable.value] if isinstance(retryable, ast.Constant) else "by number"  # type: ignore[index]
+    return RETRY[retryable.value] if isinstance(retryable, ast.Constant) else "depends on the number"  # type: ignore[index]
 
 
 def test_every_cause_and_consequence_is_documented() -> None:

@@ -29,7 +29,7 @@ NO_PLANTS = ("os.devnull", "'/dev/null'", "'/proc/", "f'/proc/")
 """Beginnings of places in which no other user can make anything, and of our own descriptors there."""
 ELSEWHERE = {
     # In every Python of a job, before any module: a copy of the rule for paths without links
-    "guest/site/sitecustomize.py": {"os.open"},
+    "inprocess/site/sitecustomize.py": {"os.open"},
     # A node's address as another name of it, in a folder that was made for the rehearsal
     "rehearse/cluster.py": {"os.symlink"},
 }

@@ -188,7 +188,7 @@ def test_both_ways_out_can_be_typed() -> None:
     with pytest.raises(UsageError) as found:
         read_request(("sudo", "-E", "torchrun", "my train.py"), Options(), ENVIRON)
     behind, _, as_it_is = found.value.problems[0].fix.partition("; or run ")
-    assert behind == "put the launcher behind it: sudo -E launcher run -- torchrun 'my train.py'"
+    assert behind == "put the launcher after it: sudo -E launcher run -- torchrun 'my train.py'"
     assert as_it_is.endswith(": launcher run --engine process -- sudo -E torchrun 'my train.py'")
 
 

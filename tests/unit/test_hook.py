@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from launcher.core.mpi import TABLE as TABLE_OF_MPI
-from launcher.guest import marker
-from launcher.guest.program import find_program, is_job, starts_workers
 from launcher.hook import shell
 from launcher.hook.install import find_closed_folder, install
 from launcher.hook.line import MARKERS, WEAK, render_line, render_pth
+from launcher.inprocess import marker
+from launcher.inprocess.program import find_program, is_job, starts_workers
 from launcher.sources import TABLE
 from tests.process.starting import ROOT
 
@@ -128,14 +128,14 @@ def test_a_marker_that_is_none_harms_nobody(value: str) -> None:
     assert len(marker.describe_marker(environ)) == bool(value.partition("/")[0])
 
 
-def test_a_guest_repeats_what_the_launcher_has() -> None:
+def test_in_process_code_repeats_what_the_launcher_has() -> None:
     """The signs of sources, the families of MPI, one line that `site` takes, and one marker for shells."""
     # A new source's variables call for the hook, too, or stand among the weak ones with a reason.
     all_of_them = {name for row in TABLE for name in row.markers}
     assert all_of_them - set(WEAK) <= set(MARKERS)
     assert set(WEAK) <= all_of_them
     assert not set(WEAK) & set(MARKERS)
-    # A guest imports nothing of the launcher: what it repeats of that table is the same.
+    # In-process code imports nothing of the launcher: what it repeats of that table is the same.
     assert {(family.rank[0], family.size) for family in TABLE_OF_MPI} <= set(marker.NEARER)
     # ``site`` runs lines that begin with import, and leaves those with # alone.
     lines = render_pth().splitlines()

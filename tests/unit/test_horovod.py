@@ -455,11 +455,11 @@ def talking(text: bytes, *, byte_by_byte: bool = False) -> Iterator[str]:
     def serve(server: socket) -> None:
         while not done.is_set():
             with suppress(OSError):
-                guest, _ = server.accept()
-                with guest:
-                    guest.recv(1000)
+                peer, _ = server.accept()
+                with peer:
+                    peer.recv(1000)
                     for part in (text[i : i + 1] for i in range(len(text))) if byte_by_byte else [text]:
-                        guest.sendall(part)
+                        peer.sendall(part)
                         if byte_by_byte and done.wait(0.2):
                             break
 

@@ -134,7 +134,7 @@ def test_nothing_is_resolved_where_the_own_name_stands_in_the_list() -> None:
 
 def run_hook(**environ: str) -> tuple[float, str]:
     """Have the environment hook answer in a process of its own; return its seconds and its answer."""
-    code = "import sys; from launcher.hook.answer import answer_here; print(answer_here(['python', 'x.py']))"
+    code = "import sys; from launcher.hook.answer import answer; print(answer(['python', 'x.py']))"
     line = [sys.executable, "-c", code]
     begun = time.monotonic()
     done = subprocess.run(
@@ -202,7 +202,7 @@ def test_one_deadline_for_all_names_of_a_list(mute_resolver: tuple[str, ...], tm
     path = tmp_path / "hosts"
     path.write_text("".join(f"nowhere-{number}.example\n" for number in range(15000)))
     environ = {**os.environ, "LAUNCHER_HOSTFILE": str(path)}
-    code = "from launcher.hook.answer import answer_here; print(answer_here(['python', 'x.py']))"
+    code = "from launcher.hook.answer import answer; print(answer(['python', 'x.py']))"
     for line, limit_s in (
         ([sys.executable, "-c", code], 5),
         ([sys.executable, "-m", "launcher", "plan", "--", "true"], 15),

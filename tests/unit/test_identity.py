@@ -456,7 +456,7 @@ def test_an_mpirun_of_the_same_size_inside_a_launched_process_is_another_world()
     """Rank 0 of 2, like the process around it, but both are on this node."""
     inside = OPEN_MPI.replace("RANK=1", "RANK=0")
     assert seen(f"{LAUNCHED} {inside}", "RANK", "LOCAL_WORLD_SIZE") == ["0", "1"]
-    with pytest.raises(UsageError, match="inside of rank 0 of another launcher run"):
+    with pytest.raises(UsageError, match="inside rank 0 of another launcher run"):
         plan(f"{LAUNCHED} {inside.replace('LOCAL_SIZE=1', 'LOCAL_SIZE=2')}")
 
 
@@ -580,6 +580,16 @@ def test_what_is_missing_is_one_cause_and_one_line_to_type(
     assert all(fix in problem.fix for fix in fixes)
 
 
+def test_more_processes_than_nodes_need_their_ranks() -> None:
+    """One launcher per node would start fewer processes than the job's."""
+    environ = "AZUREML_CR_NODE_RANK=0 AZUREML_NODE_COUNT=3 NODE_RANK=0 MASTER_ADDR=10.0.0.20 WORLD_SIZE=6"
+    with pytest.raises(EnvironmentUntrusted) as caught:
+        plan(environ)
+    (problem,) = caught.value.problems
+    expected = "set RANK and LOCAL_RANK in each process, or pass --scope node if started once per node"
+    assert (problem.code, problem.fix) == ("missing-variable", expected)
+
+
 def test_the_line_with_hosts_makes_the_job() -> None:
     """What the refusals of `--nnodes 2` and of a number of nodes tell to type."""
     hosts = "10.0.0.4,10.0.0.5"
@@ -624,7 +634,7 @@ def test_a_world_of_one_node_inside_several_is_refused(starter: str, around: str
     message = refused(f"{around} {INNER[starter]}")
     assert "[contradiction]" in message and "all run on this node" in message
     assert message.count("[") == 1, message  # the one cause
-    assert "--nnodes 1" in message and f"in place of {starter}" in message
+    assert "--nnodes 1" in message and f"instead of {starter}" in message
     assert "unset LAUNCHER_NNODES" not in message
 
 
@@ -865,6 +875,13 @@ def test_node_rank_beside_torchruns_names_is_about_what_started_torchrun(left: s
     assert seen(f"{WORKER} {left} NODE_RANK=0 {MASTER}", "RANK", "NODE_RANK") == ["4", node]
 
 
+def test_a_group_that_cannot_be_the_ranks_is_refused() -> None:
+    """Node 0's GROUP_RANK in the processes of all nodes, beside a platform's own variables."""
+    message = refused(f"{WORKER} GROUP_RANK=0 NODE_RANK=1 {MASTER}")
+    assert "[contradiction] GROUP_RANK='0' but RANK='4' with LOCAL_RANK='1'" in message, message
+    assert "[contradiction]" in refused(f"RANK=1 WORLD_SIZE=6 LOCAL_RANK=1 GROUP_RANK=1 {MASTER}")
+
+
 def test_a_worker_of_torchrun_beside_an_mpirun_of_several_processes_has_its_group_as_node() -> None:
     """What an mpirun around it started several times is no torchrun of the whole node."""
     sizes = "RANK=7 WORLD_SIZE=10 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 GROUP_RANK=3 GROUP_WORLD_SIZE=5"
@@ -997,7 +1014,7 @@ def test_a_steps_variables_without_its_id_are_a_tasks() -> None:
     count = "SLURM_TASKS_PER_NODE=2 SLURM_JOB_NUM_NODES=1"
     assert seen(count, "WORLD_SIZE", gpus=1) == ["1"]
     text = refused(f"{count} SLURM_STEP_NUM_NODES=1 SLURM_STEP_NODELIST=n1", gpus=2)
-    assert "SLURM_TASKS_PER_NODE='2'" in text and "--nnodes 1 if each task is a job of its own" in text
+    assert "SLURM_TASKS_PER_NODE='2'" in text and "--nnodes 1 if each task is a separate job" in text
 
 
 def test_a_number_of_nodes_alone_does_not_make_a_process_a_launcher_per_node() -> None:

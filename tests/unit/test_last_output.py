@@ -29,7 +29,7 @@ from launcher.failure.stderr import (
     read_uncaught,
 )
 from launcher.failure.text import LINE_CHARS, LINES_MAX, TEXT_CHARS, clean_lines, presentable
-from launcher.guest.process import TEXT_LIMIT, write_error_file
+from launcher.inprocess.process import TEXT_LIMIT, write_error_file
 from tests.fuzz.redaction import find_left, make_key
 from tests.unit.platforms_model import deterministic
 

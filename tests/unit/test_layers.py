@@ -16,7 +16,6 @@ pytestmark = pytest.mark.xdist_group("source")
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "architecture.md"
 PACKAGE = ROOT / "launcher"
-TYPES_ONLY = "TYPE_CHECKING"
 
 
 def read_layers() -> dict[str, int]:
@@ -27,7 +26,7 @@ def read_layers() -> dict[str, int]:
 
 
 def name_module(path: Path) -> str:
-    """Return the path of a module: ``guest/marker``; of a package's own, ``hook``."""
+    """Return the path of a module: ``inprocess/marker``; of a package's own, ``hook``."""
     name = path.relative_to(PACKAGE).with_suffix("").as_posix()
     return name.removesuffix("__init__").rstrip("/")
 
@@ -48,15 +47,13 @@ def find_layer(module: str) -> int:
 
 @cache
 def read_imports(module: str) -> frozenset[str]:
-    """Return the modules of the launcher that a module imports at run time."""
+    """Return the modules of the launcher that a module imports, also only for types."""
     return frozenset(find_imports(find_nodes(MODULES[module])[0])) - {""}
 
 
-def find_imports(node: ast.AST, *, types: bool = False) -> Iterator[str]:
-    """Yield the modules of the launcher that a tree imports, wherever in it; ``types``: for types, too."""
+def find_imports(node: ast.AST) -> Iterator[str]:
+    """Yield the modules of the launcher that a tree imports, wherever in it."""
     for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.If) and ast.unparse(child.test) == TYPES_ONLY and not types:
-            continue
         if isinstance(child, ast.ImportFrom):
             assert child.module and child.level == 0, "imports name the whole module"
             inside = child.module.partition(".")[2].replace(".", "/")
@@ -69,7 +66,7 @@ def find_imports(node: ast.AST, *, types: bool = False) -> Iterator[str]:
                 if name.partition(".")[0] == "launcher":
                     yield name.partition(".")[2].replace(".", "/")
         else:
-            yield from find_imports(child, types=types)
+            yield from find_imports(child)
 
 
 def test_every_module_has_a_row() -> None:
@@ -127,10 +124,7 @@ def test_the_table_is_read() -> None:
 
 def test_no_modules_import_each_other() -> None:
     """Not even for types: a part gets values and callbacks, and never what owns it."""
-    left = {
-        name: set(find_imports(find_nodes(path)[0], types=True)) & set(MODULES) - {name, ""}
-        for name, path in MODULES.items()
-    }
+    left = {name: read_imports(name) & set(MODULES) - {name} for name in MODULES}
     while free := {name for name, imported in left.items() if not imported & left.keys()}:
         left = {name: imported for name, imported in left.items() if name not in free}
     assert sorted(left) == []  # what is left is in a circle, or imports one

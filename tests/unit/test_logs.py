@@ -27,15 +27,8 @@ from hypothesis import strategies as st
 
 from launcher.output.console import BACKLOG_LIMIT_BYTES, Console, LogFile, Screen, share_screens
 from launcher.output.formats import HOLD_S, PlainLines
-from launcher.output.streams import (
-    PALETTE,
-    PARTIAL_LIMIT_BYTES,
-    READ_BYTES,
-    TAIL_BYTES,
-    Stream,
-    fill_template,
-    make_prefix,
-)
+from launcher.output.prefixes import PALETTE, fill_template, make_prefix
+from launcher.output.streams import PARTIAL_LIMIT_BYTES, READ_BYTES, TAIL_BYTES, Stream
 from tests.unit.platforms_model import deterministic
 
 LIMIT_S = 60
@@ -88,9 +81,8 @@ class Source:
     ) -> None:
         reader, self.writer = os.pipe()
         os.set_blocking(self.writer, False)
-        self.stream = Stream(
-            reader, screen, PlainLines(prefix), file, lines=bool(prefix) if lines is None else lines
-        )
+        keeps_lines = bool(prefix) if lines is None else lines
+        self.stream = Stream(reader, screen, PlainLines(prefix) if keeps_lines else None, file)
 
     def write(self, data: bytes, read: Callable[[], object] | None = None) -> None:
         """Write and let the stream read until all has been passed on."""

@@ -48,7 +48,7 @@ def test_the_note_names_a_rank_and_the_line() -> None:
     tails = [("rank 0", b"loss 1\n"), ("rank 1", nan), ("rank 1", nan), ("rank 2", nan), ("rank 3", nan)]
     note = describe_loss(tails)
     assert note is not None
-    expected = "note: [loss-nan] the loss of rank 1 and of 2 others was NaN to the end, since "
+    expected = "note: [loss-nan] the loss of rank 1 and of 2 others has been NaN since "
     assert note.startswith(f"{expected}'step 2 loss nan'; fix: ")
     assert describe_loss(tails[:1]) is None
     assert "\n" not in note

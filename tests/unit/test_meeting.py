@@ -72,13 +72,13 @@ def first(
 
 def say(port: int, text: bytes) -> socket:
     """Say something to the first launcher, and stay."""
-    guest = connect(port)
+    peer = connect(port)
     with suppress(OSError):
-        guest.sendall(text)
-    return guest
+        peer.sendall(text)
+    return peer
 
 
-class Guest:
+class ScriptedPeer:
     """A launcher that has the key, and says what a test wants."""
 
     def __init__(self, port: int, said: Mapping[str, object], source: str = SECOND) -> None:
@@ -101,7 +101,7 @@ class Guest:
                 heard += self.sealed.feed(data)
         return heard
 
-    def __enter__(self) -> Guest:
+    def __enter__(self) -> ScriptedPeer:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -114,11 +114,11 @@ def word(member: int, count: int, session: str = "", host: str | None = None) ->
     return pack(Join(member, session, node=member, host=host, launcher=__version__, node_count=count))
 
 
-def drip(guest: socket, stop: Event) -> None:
+def drip(peer: socket, stop: Event) -> None:
     """Send a byte now and then, never a line."""
     with suppress(OSError):
         while not stop.wait(0.2):
-            guest.send(b"l")
+            peer.send(b"l")
 
 
 GARBAGE = (
@@ -153,8 +153,8 @@ MALFORMED: tuple[dict[str, object], ...] = (
 @pytest.mark.parametrize("said", MALFORMED, ids=range(len(MALFORMED)))
 def test_a_launcher_that_says_what_cannot_be_is_refused(said: dict[str, object]) -> None:
     """It has the key, and its connection ends; the job goes on."""
-    with first() as (port, told), Guest(port, said) as guest:
-        assert guest.hear() == []
+    with first() as (port, told), ScriptedPeer(port, said) as peer:
+        assert peer.hear() == []
         assert attend(port, 1) == told.result() == (FIRST, SECOND)
 
 
@@ -164,15 +164,15 @@ def test_launchers_of_another_size_are_told_so() -> None:
     with first(count=3, timeout_s=1.5) as (port, told):
         came = str(attend(port, 1, count=2, timeout_s=1.0))
         assert came == told.result()
-        assert came.startswith("the nodes cannot work together, they differ in: number of nodes")
+        assert came.startswith("the nodes cannot work together, because they differ in: number of nodes")
 
 
 @pytest.mark.slow
 def test_one_that_never_ends_its_word_is_not_waited_for() -> None:
     """It sends a byte now and then: the time is over when it is over."""
     stop = Event()
-    with first(timeout_s=1.5) as (port, told), connect(port) as guest:
-        dripping = Thread(target=drip, args=(guest, stop))
+    with first(timeout_s=1.5) as (port, told), connect(port) as peer:
+        dripping = Thread(target=drip, args=(peer, stop))
         dripping.start()
         try:
             assert "1 of 2 nodes did not join within 1.5 s: node 1" in str(told.result(timeout=4.0))
@@ -188,10 +188,10 @@ def test_it_listens_at_the_address_of_the_cluster_alone() -> None:
         create_connection(("127.0.0.1", port), 1)
 
 
-def reset(guest: socket) -> None:
+def reset(peer: socket) -> None:
     """End a connection as the kernel of a killed process does when words are unread."""
-    guest.setsockopt(SOL_SOCKET, SO_LINGER, struct.pack("ii", 1, 0))
-    guest.close()
+    peer.setsockopt(SOL_SOCKET, SO_LINGER, struct.pack("ii", 1, 0))
+    peer.close()
 
 
 @pytest.mark.slow
@@ -199,8 +199,8 @@ def reset(guest: socket) -> None:
 def test_a_launcher_that_came_and_died_is_missed(leave: Callable[[socket], None]) -> None:
     """It does not count any more: the others are not told of a node that is gone."""
     with first(count=3, timeout_s=1.0) as (port, told):
-        leave(Guest(port, word(1, 3)).socket)
-        with Guest(port, word(2, 3)):
+        leave(ScriptedPeer(port, word(1, 3)).socket)
+        with ScriptedPeer(port, word(2, 3)):
             assert "1 of 3 nodes were lost within 1 s: node 1: it had joined, and " in str(told.result())
 
 
@@ -209,14 +209,14 @@ def test_a_launcher_that_comes_again_is_the_same() -> None:
     """One that is started anew is heard; what it had before is dead."""
     # Its predecessor has gone.
     with first(count=3) as (port, told):
-        Guest(port, word(1, 3)).socket.close()
-        with Guest(port, word(2, 3), "127.0.0.3"):
+        ScriptedPeer(port, word(1, 3)).socket.close()
+        with ScriptedPeer(port, word(2, 3), "127.0.0.3"):
             assert attend(port, 1, 3) == told.result() == (FIRST, SECOND, "127.0.0.3")
     # What it had before is dead, as far as it knows.
     with (
         first(count=3, timeout_s=1.0) as (port, told),
-        Guest(port, word(1, 3)) as before,
-        Guest(port, word(1, 3)),
+        ScriptedPeer(port, word(1, 3)) as before,
+        ScriptedPeer(port, word(1, 3)),
     ):
         assert [one["is"] for one in before.hear()] == ["welcome"]
         assert "1 of 3 nodes did not join within 1 s: node 2" in str(told.result())
@@ -225,8 +225,8 @@ def test_a_launcher_that_comes_again_is_the_same() -> None:
 @pytest.mark.slow
 def test_two_that_take_themselves_for_the_same_are_named() -> None:
     """Two nodes with one --node-rank: as in the roll call of a job, all are told, and both are named."""
-    with first(count=3, timeout_s=5.0) as (port, told), Guest(port, word(1, 3)) as known:
-        with Guest(port, word(1, 3, "ab", host="twin"), "127.0.0.3") as twin:
+    with first(count=3, timeout_s=5.0) as (port, told), ScriptedPeer(port, word(1, 3)) as known:
+        with ScriptedPeer(port, word(1, 3, "ab", host="twin"), "127.0.0.3") as twin:
             refusals = [one for one in (*known.hear(), *twin.hear()) if one["is"] == "refuse"]
         assert len(refusals) == 2
         for what in (*(one["what"] for one in refusals), told.result()):
@@ -246,10 +246,10 @@ def test_an_answer_of_something_else_is_none(text: bytes, environ: dict[str, str
         told = pool.submit(attend, server.getsockname()[1], 1, 2, 0.6, environ)
         with suppress(TimeoutError):
             while not told.done():
-                guest, _ = server.accept()
-                with guest, suppress(OSError):
-                    guest.recv(1000)
-                    guest.sendall(text)
+                peer, _ = server.accept()
+                with peer, suppress(OSError):
+                    peer.recv(1000)
+                    peer.sendall(text)
                 server.settimeout(0.3)
         what = str(told.result())
     assert f"node 0 has sent no addresses within 0.6 s: {FIRST} port" in what and "\x1b" not in what
@@ -265,14 +265,14 @@ class Impostor:
 
     def answer(self) -> None:
         """Answer one launcher."""
-        guest, _ = self.server.accept()
+        peer, _ = self.server.accept()
         answering = Answering(at_port(make_key(None, name_job({}, self.port)), self.port))
-        with guest, suppress(OSError):
+        with peer, suppress(OSError):
             while answering.sealed is None:
-                guest.sendall(answering.feed(guest.recv(4096)))
+                peer.sendall(answering.feed(peer.recv(4096)))
             for one in self.said:
-                guest.sendall(answering.sealed.pack(one))
-            while guest.recv(4096):
+                peer.sendall(answering.sealed.pack(one))
+            while peer.recv(4096):
                 pass
 
 
@@ -354,8 +354,8 @@ def test_launchers_of_two_jobs_are_kept_apart() -> None:
 
 def test_a_launcher_is_one_member_only(capfd: pytest.CaptureFixture[str]) -> None:
     """One that has joined already joins again with another number: it is turned away, and the job goes on."""
-    with first(count=3) as (port, told), Guest(port, word(2, 3), "127.0.0.3"):
-        with Guest(port, word(1, 3, "2")) as again:
+    with first(count=3) as (port, told), ScriptedPeer(port, word(2, 3), "127.0.0.3"):
+        with ScriptedPeer(port, word(1, 3, "2")) as again:
             assert again.hear() == []
         assert attend(port, 1, 3) == told.result() == (FIRST, SECOND, "127.0.0.3")
     assert "internal launcher error" not in capfd.readouterr().err

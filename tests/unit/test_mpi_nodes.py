@@ -144,7 +144,9 @@ class Played:
                 watch=SimpleNamespace(restarts=Restarts(most=3)),
             )
         )
-        outcomes = SimpleNamespace(history=History("", keep(self.said)), exit_status=lambda status: status)
+        outcomes = SimpleNamespace(
+            history=History("", keep(self.said)), exit_status=lambda status, verdict: status
+        )
         self.lead.parts = SimpleNamespace(outcomes=outcomes, clean_up=None)  # type: ignore[assignment]
         self.lead._guard = SimpleNamespace(dismiss=lambda: None)  # type: ignore[assignment]
         self.line = Line()

@@ -24,6 +24,7 @@ from launcher.mpi.folder import SOCKET, find_socket, folder_name, make_folder
 from launcher.mpi.protocol import FROM_HEAD, FROM_NODE, FROM_RANK, Briefing, RankEnded, Started
 from launcher.mpi.ranks import MpiNode
 from launcher.mpi.reports import describe_places, explains, make_rank_event
+from launcher.process.spawn import Child, Process
 from tests.unit.test_verdict import OOM, PEER, SECRET, TRACEBACK, dead, judge
 
 # --- lines
@@ -365,4 +366,6 @@ def test_whether_the_end_of_mpirun_explains_that_of_a_rank(
     """A rank that was killed without a word follows mpirun that was killed, though we hear of it first."""
     ended_ns = 1_700_000_000_000_000_000
     event = replace(make_rank_event(MpiNode(1, "b"), end), at_ns=ended_ns + int(after_s * 1e9))
-    assert explains(code, code if code >= 0 else 128 - code, ended_ns, event) is explained
+    mpirun = Process(Child(0, 0, ("mpirun",), {}), 1)
+    mpirun.code, mpirun.ended_ns = code, ended_ns
+    assert explains(mpirun, event) is explained

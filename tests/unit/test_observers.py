@@ -1,4 +1,4 @@
-"""The table of observers in docs/architecture.md: who watches what, how often, at what cost."""
+"""The table of observers in docs/internals.md: who watches what, how often, at what cost."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ ROOMS = ("observers", "preemption")
 
 def read_rows() -> dict[str, list[str]]:
     """Return the cells of each row, by the file that watches."""
-    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    table = page.partition("**Observers.**")[2].partition("\n\n**")[0].split("\n\n")[1]
+    page = (ROOT / "docs" / "internals.md").read_text(encoding="utf-8")
+    table = page.partition("## Observers")[2].split("\n\n")[2]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
     return {row[1]: row for row in rows}
 

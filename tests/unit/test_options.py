@@ -15,10 +15,10 @@ import pytest
 from launcher.cli.entry import main
 from launcher.core.errors import EXIT_USAGE, EnvironmentUntrusted, HardwareMissing, LauncherError, UsageError
 from launcher.core.model import Fact, Trust
+from launcher.core.supervision import LogStyle, Restarts, Supervision
 from launcher.machine.host import Host
 from launcher.options.flag_values import NOT_PASSED_ON, PROCESS_LIMIT
 from launcher.options.flags import (
-    EMPTY_IS_UNSET,
     EXCLUDES,
     FLAGS,
     NEEDS,
@@ -200,7 +200,7 @@ def test_a_flag_beats_its_variable(flag: Flag) -> None:
     given = read_options({flag.dest: typed}, environ).get(flag.dest)
     assert given is not None and flag.parse is not None
     assert given.value == flag.parse(typed)
-    assert given.origin == f"{flag.name} {'...' if flag.secret else typed}"
+    assert given.origin == f"{flag.name} {'...' if 'secret' in flag.kinds else typed}"
 
 
 @pytest.mark.parametrize("flag", VALUED, ids=lambda flag: flag.dest)
@@ -210,7 +210,7 @@ def test_a_variable_gives_what_its_flag_gives(flag: Flag) -> None:
     given = read_options({}, {flag.variable: text}).get(flag.dest)
     assert given is not None and flag.parse is not None
     assert given.value == flag.parse(text)
-    assert given.origin == f"{flag.variable}={'...' if flag.secret else text!r}"
+    assert given.origin == f"{flag.variable}={'...' if 'secret' in flag.kinds else text!r}"
     assert read_options({}, {flag.variable: ""}).get(flag.dest) is None
 
 
@@ -243,7 +243,7 @@ def test_a_malformed_flag_is_named_with_what_was_expected(dest: str, text: str) 
         assert flag.variable in problem.what and flag.variable in problem.fix
 
 
-@pytest.mark.parametrize("dest", EMPTY_IS_UNSET)
+@pytest.mark.parametrize("dest", [flag.dest for flag in FLAGS if "empty" in flag.kinds])
 def test_an_empty_text_that_torchrun_takes_is_as_if_it_were_not_there(dest: str) -> None:
     """--rdzv-conf "$CONF" in a script, with a variable that is empty."""
     assert read_options({dest: ""}, {}).get(dest) is None
@@ -572,7 +572,7 @@ def test_a_source_is_a_source_of_this_job(capfd: pytest.CaptureFixture[str]) -> 
     slurm = read_options({"source": "slurm"}, {})
     with pytest.raises(EnvironmentUntrusted, match="source-absent") as caught:
         plan_job({"PATH": "/bin"}, replay({"environ": {}}), slurm, ("true",))
-    assert "SLURM_PROCID" in str(caught.value) and "omit --source" in str(caught.value)
+    assert "SLURM_PROCID" in str(caught.value) and "leave out --source" in str(caught.value)
     plan_job({}, replay({"environ": {}}), read_options({"source": "manual"}, {}), ("true",))
     # launcher env prints variables; a command after it is a mistake, and is named.
     assert main(["env", "--", "python"], {}) == EXIT_USAGE
@@ -722,3 +722,11 @@ def test_a_refusal_speaks_of_what_was_given(
     """Where a flag was wrong, the fix is about that flag; what is not known is not stated."""
     with pytest.raises(LauncherError, match=said):
         plan_job(environ, replay({"environ": environ}), read_options(typed, environ), ("./a",))
+
+
+@pytest.mark.parametrize("place", [flag.sets for flag in FLAGS if flag.sets])
+def test_a_flag_sets_a_field_of_the_plan(place: str) -> None:
+    """Else every job with this flag would end in a fault of ours."""
+    part, field = place.split(".")
+    kinds = {"watch": Supervision, "restarts": Restarts, "log": LogStyle}
+    assert field in vars(kinds[part]())

@@ -39,7 +39,6 @@ from launcher.cluster.reach import find_address
 from launcher.cluster.settings import Shape
 from launcher.core import wire
 from launcher.core.errors import NotReady, Problem, UsageError
-from launcher.core.model import Allocation, Scope
 from launcher.core.shorten import ROOM_BYTES, fit, fit_all
 from launcher.core.supervision import Restarts
 from launcher.core.wire import FACTS_KEPT, Garbled, parse, render
@@ -62,7 +61,6 @@ from launcher.machine.host import Host
 from launcher.machine.process import find_children
 from launcher.options.flags import FRAMEWORKS
 from launcher.options.reading import read_options
-from launcher.planning.parts import plan_peers
 from launcher.planning.plan import plan_job
 from launcher.planning.recorded import replay
 from launcher.process.loop import Loop
@@ -420,21 +418,6 @@ def test_records_of_many_ranks_fit_together_and_keep_the_group_that_waits() -> N
 # --- keys
 
 
-def allocation(**more: Any) -> Allocation:
-    """Return a job of two nodes."""
-    return Allocation(
-        **{
-            "source": "manual",
-            "scope": Scope.NODE,
-            "master_addr": "a",
-            "master_port": 6105,
-            "node_rank": 1,
-            "node_count": 2,
-            **more,
-        }
-    )
-
-
 def test_a_job_and_its_keys_have_one_name() -> None:
     """The same on all nodes; keys depend on the token and on the job."""
     # Whatever nodes may be told differently by mistake is no part of its name.
@@ -482,37 +465,38 @@ def test_a_bad_token_is_named_and_not_shown(path: str, tmp_path: Any) -> None:
 # --- plan
 
 
-def plan(environ: dict[str, str] | None = None, **more: Any) -> Any:
+def plan(**flags: str | bool) -> Any:
     """Return how the launchers of a job meet."""
-    variables = environ or {}
-    return plan_peers(read_options({}, variables), allocation(**more), None, variables)
+    typed = {"nnodes": "2", "node_rank": "0", "master_addr": "10.0.0.4", **flags}
+    options = read_options({dest: text for dest, text in typed.items() if text != ""}, {})
+    return plan_job({}, replay({"environ": {}}), options, ("true",)).peers
 
 
 @pytest.mark.parametrize(
-    ("environ", "more"),
+    "flags",
     [
-        ({"LAUNCHER_PEERS": "0"}, {}),
-        ({}, {"node_count": 1}),
-        ({}, {"node_rank": None, "ranks_at_start": True}),
-        ({}, {"node_range": (1, 2), "ranks_at_start": True}),
+        {"peers": False},
+        {"nnodes": "1"},
+        {"rdzv_backend": "etcd-v2", "rdzv_endpoint": "10.0.0.9:2379", "node_rank": ""},
+        {"rdzv_backend": "c10d", "rdzv_endpoint": "10.0.0.4:1234", "nnodes": "1:2"},
     ],
     ids=["off", "one node", "no index", "elastic"],
 )
-def test_where_they_do_not(environ: dict[str, str], more: dict[str, Any]) -> None:
+def test_where_they_do_not(flags: dict[str, Any]) -> None:
     """Switched off, alone, or not yet knowing who is who."""
-    assert plan(environ, **more) is None
+    assert plan(**flags) is None
 
 
 def test_the_launchers_of_several_nodes_meet_by_default() -> None:
     """At the default port or above it, or the only one that was asked for."""
     # At the default port or one of those above it, never at the master's own.
-    peers = plan(master_port=6108)
+    peers = plan(master_port="6108")
     assert peers.ports == (6106, 6107, 6109, 6110, 6111, 6112, 6113)
     assert not peers.has_token and not peers.keep_going
     # A firewall may have been opened for it.
-    assert plan({"LAUNCHER_CONTROL_PORT": "7000"}).ports == (7000,)
+    assert plan(control_port="7000").ports == (7000,)
     # After a failure it starts all processes again: the channel only informs.
-    assert plan(ranks_at_start=True).keep_going
+    assert plan(rdzv_backend="c10d", rdzv_endpoint="10.0.0.4:1234").keep_going
 
 
 # --- strangers

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -22,11 +23,10 @@ from launcher.cluster.node import ClusterNode
 from launcher.cluster.settings import Shape
 from launcher.core.supervision import Preemption, Supervision
 from launcher.core.wire import Garbled, parse
-from launcher.machine.azure import CONTEXT
+from launcher.machine.azure import BATCH_DEDICATED, CONTEXT
 from launcher.options.reading import read_options
 from launcher.output.folder import RunFolder
 from launcher.planning import parts
-from launcher.planning.preemption import BATCH_DEDICATED, plan_preemption
 from launcher.preemption import watch
 from launcher.preemption.events import ANNOUNCED, WITHDRAWN
 from launcher.preemption.services import SERVICES, Notice, Unclear, parse_time
@@ -66,7 +66,7 @@ def context(priority: object) -> dict[str, str]:
 def test_who_is_asked(environ: Mapping[str, str], asked: str | None, service: str | None) -> None:
     """The user says whom; else the platform must have said that the machine may be taken back."""
     typed = {} if asked is None else {"preemption": asked}
-    found = plan_preemption(read_options(typed, {}), environ)
+    found = parts.plan_preempted(read_options(typed, {}), environ, None, forks=True)
     assert (found and found.service) == service
     assert found is None or found.is_asked == (asked not in (None, "auto"))
 
@@ -81,7 +81,8 @@ def test_who_is_asked_is_said_or_known() -> None:
     assert parts.plan_preempted(options, {**cheap, MARKER: "0.1.0"}, None, forks=True) is None
     # And is named as the reason.
     options = read_options({}, {"LAUNCHER_PREEMPTION": "azure"})
-    assert plan_preemption(options, {}) == Preemption("azure", "LAUNCHER_PREEMPTION='azure'", is_asked=True)
+    found = parts.plan_preempted(options, {}, None, forks=True)
+    assert found == Preemption("azure", "LAUNCHER_PREEMPTION='azure'", is_asked=True)
 
 
 # --- answers
@@ -417,7 +418,7 @@ def test_a_notice_for_the_end_of_time_is_one_for_next_year() -> None:
 class Announced:
     """What of an agent hears of machines that will be taken back; the real one would start a job."""
 
-    watch = Supervision()
+    watch, forwarder = Supervision(), SimpleNamespace(translate=lambda number: number)
 
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from launcher.machine.cgroup import read_memory_use
 from launcher.machine.gpus import count_gpus
 from launcher.machine.host import Host
 from launcher.output.progress import (
     GIB,
     Gpus,
     GpuUse,
-    MemoryGauge,
     Nvml,
     Progress,
     clock,
@@ -202,7 +202,7 @@ def test_memory_is_what_the_job_cannot_give_back(
     files: dict[str, str], expected: tuple[int, int | None] | None, tmp_path: Path
 ) -> None:
     """The cgroup's own count without the file cache, or the node's."""
-    assert MemoryGauge(make_files(tmp_path, files)).read() == expected
+    assert read_memory_use(make_files(tmp_path, files)) == expected
 
 
 NVML = r"""
@@ -262,7 +262,7 @@ def test_the_gpus_that_the_job_sees_are_read(visible: str | None, busy: list[int
 def test_memory_and_gpus_are_read_here(tmp_path: Path) -> None:
     """Some memory is in use; a MIG instance has memory without utilization."""
     # Whatever cgroup this is: some memory is in use, and not more than there is.
-    found = MemoryGauge(Host()).read()
+    found = read_memory_use(Host())
     assert found is not None
     assert 0 < found[0] < os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     # A MIG instance has no utilization.

@@ -390,8 +390,8 @@ def test_a_conclusion_is_one_only_where_it_is_known() -> None:
     ahead, behind = make_dump([make_entry(20)]), make_dump([make_entry(17)])
     found = describe_behind(read_all(ahead, behind, ahead, make_dump([make_entry(19)])))
     assert found == [
-        "rank 1 is at number 17 of process group 0, another one at 20",
-        "rank 3 is at number 19 of process group 0, another one at 20",
+        "rank 1 is at number 17 of process group 0, another rank at 20",
+        "rank 3 is at number 19 of process group 0, another rank at 20",
     ]
     records = [
         RankRecord(0, missing="no pipe"),

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from launcher.core.supervision import Restarts
+from launcher.recovery.bad_nodes import find_bad, render_bad
 from launcher.recovery.history import SHOWN_MAX, History
-from launcher.recovery.nodes import find_bad, render_bad
 from launcher.recovery.policy import Decision, FailedAttempt, decide
 from tests.saying import keep
 

@@ -42,9 +42,9 @@ class Played:
         )  # fmt: skip
         shape = Shape(1, 2, None, "a", (1,), index=1, serves=True)
         self.serving = Serving(b"k", shape, Join(1, "one"), 5.0)
+        self.serving._send = self.sent.append  # type: ignore[method-assign, assignment]
         self.serving.attach(runtime)  # type: ignore[arg-type]
         self.serving.parts = SimpleNamespace(clean_up=None)  # type: ignore[assignment]
-        self.serving._send = self.sent.append  # type: ignore[method-assign, assignment]
         self.serving._on_connected()
 
     def turn(self) -> None:

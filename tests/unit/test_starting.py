@@ -34,7 +34,7 @@ PYTHONS = {
 STARTS = {
     "cli/requeue.py": "Slurm's scontrol",
     "cli/status.py": "asks the Python of a rank for its version",
-    "guest/template.py": "becomes the command of the ranks",
+    "inprocess/template.py": "becomes the command of the ranks",
     "hook/enter.py": "asks hook/child.py",
     "hook/place.py": "asks the Python of an environment for its folders",
     "machine/mpi.py": "mpirun --version",

@@ -73,7 +73,7 @@ def test_a_connection_to_another_node_that_is_made_between_two_readings_is_no_lo
     clock, ranks = Clock(monkeypatch), two_ranks()
     said: list[str] = []
     watch = MeetingWatch(
-        Contact(300.0, spans_nodes=True), ranks, lambda text, _: said.append(text), lambda: False, 0.0,  # type: ignore[arg-type]
+        Contact(300.0, spans_nodes=True), ranks, lambda text, _: said.append(text), lambda: False, 0.0,
     )  # fmt: skip
     near = {(A, B): b"1", (B, A): b"2"}
     while clock.now < END_S:

@@ -108,7 +108,7 @@ launcher:   left:  pid 99 (D state) holds /dev/nvidia0
 TOLD = """\
 launcher: rank 1 of 8 ended first: it was ended by SIGTERM, forwarded by the launcher
 launcher:   where: local rank 1, pid 4712, host gpu-0, node 0, 83.214 s after the start
-launcher:   cause: [told-to-stop] the launcher was told to stop by SIGTERM before any process had failed
+launcher:   cause: [told-to-stop] the launcher received SIGTERM before any process had failed
 launcher:   fix:   nothing, if this was intended; platforms also send it for preemption, a time limit or a canceled job
 launcher:   retry: unknown
 launcher:   then:  rank 0 exited with code 1 after the launcher forwarded SIGTERM 0.250 s later

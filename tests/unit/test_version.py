@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from launcher import __version__
-from launcher.cli.version import FILE, PACKAGE, describe_version, read_head
+from launcher.core.blocks import PACKAGE
+from launcher.core.version import FILE, describe_version, read_head
 
 NO_SETTINGS = {"GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null", "PATH": "/usr/bin:/bin"}
 COMMIT = "1a2b3c4d5e6f" + 28 * "7"

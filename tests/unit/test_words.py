@@ -14,7 +14,10 @@ from tests.process.starting import ROOT
 
 pytestmark = pytest.mark.xdist_group("source")
 PAGES = (*("README", "SECURITY", "CONTRIBUTING", "CHANGELOG"), "docs/*")
-NOT = "whoever whom nobody somebody anybody everybody thereby court crew guardian obstacle parting roster"
+NOT = (
+    "whoever whom nobody somebody anybody everybody thereby court crew guardian guest guests obstacle "
+    "parting roster"
+)
 """A process, a node and a program are no persons; the rest has a name in the field."""
 NOT_NAMES = (
     f"{NOT} desk door hello intruder keeper last_words praise shim spy stranger strangers tidings witness"

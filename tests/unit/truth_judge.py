@@ -102,7 +102,7 @@ class Fix:
 FLAG = r"--([a-z]+(?:-[a-z]+)*) ([A-Za-z0-9_$]+)"
 FOREIGN = ("mpiexec", "pbsdsh", "blaunch", "srun", "docker run")
 """Commands of other programs."""
-ALONE = ("single node", "of its own", "alone")
+ALONE = ("single node", "of its own", "separate job", "alone")
 """Words of a user for whom each node is a job."""
 
 
@@ -127,7 +127,7 @@ def read_fixes(text: str) -> list[list[Fix]]:
         if flags or sets or unset:
             each = f"{part} (one on each of" in text
             found.append([Fix(flags, sets, unset, is_alone=alone, one_each=each)])
-    if "launcher run -- COMMAND in place of" in text:
+    if "launcher run -- COMMAND instead of" in text:
         found.append([Fix(outside=True)])
     return [choice for choice in found if choice]
 

@@ -21,7 +21,7 @@ sys.path.insert(1, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspa
 
 from part import BROKEN, MARK, OK, ROOT, SKIPPED, WRONG, Part, kill_marked, read_json
 
-from launcher.cli.version import describe_version
+from launcher.core.version import describe_version
 from launcher.machine.gpus import list_minors
 from launcher.machine.host import Host
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from part import Part, find_result
 
-from launcher.machine import VISIBLE, count_visible
-from launcher.machine.gpus import find_doubles, list_minors, name_visible_gpus
+from launcher.machine import count_visible
+from launcher.machine.gpus import VISIBLE, find_doubles, list_minors, name_visible_gpus
 from launcher.machine.host import Host
 from launcher.machine.numa import read_gpus, read_layout
 from launcher.machine.nvml import describe_gpu, find_gpu, read_gpu_facts, read_gpu_use

@@ -32,7 +32,7 @@ def test_who_holds_memory_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     found = look_at(tmp_path, monkeypatch, FREE, HELD, SMALL, UNSEEN, gpus=4, **comm)
     assert levels(found) == [PROBLEM, WARNING, PROBLEM]
     assert found[0].found == "40 GiB of 80 GiB taken by process 1234 (python)"
-    assert found[0].fix == "kill 1234, if it belongs to no job that runs"
+    assert found[0].fix == "kill 1234, if it does not belong to a running job"
     assert "77 (not of this container)" in found[1].found and "nvidia-smi" in found[1].fix
     assert found[2].found.endswith("taken by processes that this user may not see")
     # What the driver itself has is nobody's.

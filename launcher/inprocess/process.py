@@ -17,7 +17,7 @@ import os
 import sys
 
 from launcher.core.files import open_own, replace_file
-from launcher.guest.site.sitecustomize import answer_signal
+from launcher.inprocess.site.sitecustomize import answer_signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -15,11 +15,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-STACKS_VARIABLE = "LAUNCHER_STACKS_FILE"
+STACKS_FILE = "LAUNCHER_STACKS_FILE"
 """Variable with the path of the file for the stacks of a process and its children."""
 STACKS_NAME = "stacks.txt"
 """Name of that file, in a directory of its own for each process."""
-ERROR_VARIABLE = "TORCHELASTIC_ERROR_FILE"
+ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 """Variable with the path of the file for the exception that ends a process (torch's error-file protocol)."""
 
 
@@ -58,11 +58,11 @@ def arm(*, errors: bool = True) -> None:
     Args:
         errors: Whether to write an exception to the error file; False for a tool that is not part of the job.
     """
-    stacks_path = os.environ.get(STACKS_VARIABLE)
-    error_path = os.environ.get(ERROR_VARIABLE) if errors else None
+    stacks_path = os.environ.get(STACKS_FILE)
+    error_path = os.environ.get(ERROR_FILE) if errors else None
     if (stacks_path or error_path) and not has_other_rights(os.environ):
         try:
-            from launcher.guest.process import arm_process
+            from launcher.inprocess.process import arm_process
 
             arm_process(stacks_path, error_path)
         except Exception:  # noqa: S110 - not even a broken installation may end the job

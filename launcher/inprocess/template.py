@@ -1,9 +1,9 @@
 """Imports the modules of a job once, and becomes each of its ranks by a fork.
 
 The launcher starts this process as it starts a rank: the same Python, the same command line, the variables
-that all ranks of the node have in common. `launcher.guest.site.sitecustomize` comes here before Python looks
-at the script. `serve` imports modules, checks whether a fork of this process is as good as a new one, and
-forks the ranks when it is asked to. It returns only in a rank, where Python goes on to run the script as
+that all ranks of the node have in common. `launcher.inprocess.site.sitecustomize` comes here before Python
+looks at the script. `serve` imports modules, checks whether a fork of this process is as good as a new one,
+and forks the ranks when it is asked to. It returns only in a rank, where Python goes on to run the script as
 ever. So the script is ``__main__``, and ``sys.argv``, tracebacks, statuses and threads are Python's affair.
 
 The ranks are children of the launcher and not of this process: an intermediate child forks them and ends, and
@@ -143,7 +143,9 @@ def serve(path: Sequence[str]) -> None:
     """Import, check and fork as the launcher asks; return in each rank, and never in the template itself."""
     channel = socket.socket(fileno=os.dup(CHANNEL))
     channel.set_inheritable(False)
-    _close_stdin()
+    empty = os.open("/dev/null", os.O_RDONLY)  # a module may read standard input
+    os.dup2(empty, CHANNEL)
+    os.close(empty)
     reads, start, environ = Reads(), StateBefore(channel.fileno()), {}
     while True:
         try:
@@ -168,13 +170,6 @@ def serve(path: Sequence[str]) -> None:
         for fd in fds:
             _close(fd)
         channel.sendall(json.dumps(answer).encode() + b"\n")
-
-
-def _close_stdin() -> None:
-    """Make standard input empty: a module may read it."""
-    empty = os.open("/dev/null", os.O_RDONLY)
-    os.dup2(empty, CHANNEL)
-    os.close(empty)
 
 
 class StateBefore:
@@ -229,7 +224,7 @@ def _prepare(
     """Import the modules, and return the seconds of each; refuse if a fork would differ from a new process.
 
     Raises:
-        Refused: It would.
+        ForkRefused: It would.
     """
     folders = [os.path.realpath(folder) for folder in request["folders"]]  # as Python itself finds the script
     sys.path[:] = [*folders, *path]
@@ -261,7 +256,7 @@ def _require_same() -> None:
     """Require that a rank would import the modules that are loaded already.
 
     Raises:
-        Refused: The user has another module of such a name.
+        ForkRefused: The user has another module of such a name.
     """
     from _frozen_importlib_external import PathFinder
 
@@ -277,7 +272,7 @@ def _import(name: str, *, skips: bool) -> None:
     """Import a module, or what ``from a import b`` means by ``a.b``.
 
     Raises:
-        Refused: The import fails; ``skips``: a module that is not there is left out.
+        ForkRefused: The import fails; ``skips``: a module that is not there is left out.
     """
     from importlib import import_module
 
@@ -303,7 +298,7 @@ def _check(start: StateBefore) -> None:
     """Check what a fork does not inherit, and what ranks must not share.
 
     Raises:
-        Refused: The imports have left such things behind.
+        ForkRefused: The imports have left such things behind.
     """
     import gc
     import signal
@@ -325,7 +320,7 @@ def _check(start: StateBefore) -> None:
         raise ForkRefused(f"{text} ({shared[0]})")
     if _adopts():
         raise ForkRefused("the import has made this process a subreaper, which would adopt the ranks")
-    children = _list_children()
+    children = _read_line(f"/proc/self/task/{os.getpid()}/children")  # some kernels lack this file
     if children:
         raise ForkRefused(f"the import has started a process ({children})")
     timers = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
@@ -345,7 +340,7 @@ def _try_fork() -> None:
     """Fork once. Libraries that are made for it end their threads now, and start others when needed.
 
     Raises:
-        Refused: A function that is registered for forks fails.
+        ForkRefused: A function that is registered for forks fails.
     """
     import warnings
 
@@ -374,7 +369,7 @@ def _compare(
     """Compare the variables of the ranks with those that this process was given.
 
     Raises:
-        Refused: One that was read has another value in a rank.
+        ForkRefused: One that was read has another value in a rank.
     """
     for rank in ranks:
         environ = rank["environ"]
@@ -401,7 +396,7 @@ def _fork_ranks(
     """Fork ranks; return their pids, and none in each of them once the launcher has noted it.
 
     Raises:
-        Refused: Not all could be forked; those that were end by themselves, because nothing releases them.
+        ForkRefused: Not all could be forked; those that were end by themselves: nothing releases them.
     """
     launcher = os.getppid()
     for stream in (sys.stdout, sys.stderr):
@@ -571,20 +566,17 @@ def _list_threads() -> list[str]:
     named = {} if threading is None else {one.native_id: one.name for one in threading.enumerate()}
     for name in os.listdir("/proc/self/task"):
         if int(name) != os.getpid():
-            try:
-                with open(f"/proc/self/task/{name}/comm") as file:
-                    found.append(named.get(int(name)) or file.read().strip())
-            except OSError:
-                pass  # it has ended
+            called = _read_line(f"/proc/self/task/{name}/comm")  # empty: it has ended
+            found += [named.get(int(name)) or called] if called else []
     return found
 
 
-def _list_children() -> str:
+def _read_line(path: str) -> str:
     try:
-        with open(f"/proc/self/task/{os.getpid()}/children") as file:
+        with open(path) as file:
             return file.read().strip()
     except OSError:
-        return ""  # a kernel without this file
+        return ""
 
 
 def _close(fd: int) -> None:

@@ -85,12 +85,6 @@ def render_marker(scope: str, before: Mapping[str, str], after: Mapping[str, str
     return f"{scope}/{identify(after)}/{','.join(f'{name}:{_sum(after[name])}' for name in sorted(names))}"
 
 
-def has_acted(environ: Mapping[str, str]) -> bool:
-    """Whether the hook has acted for this process, or in an outer one and no starter has acted since."""
-    parts = environ.get(HOOKED, "").split("/")
-    return len(parts) == 3 and parts[1] == identify(environ)
-
-
 def list_set(environ: Mapping[str, str]) -> list[str]:
     """Return the names of variables that the hook has set and that are unchanged; none without a marker."""
     items = (item.partition(":") for item in environ.get(HOOKED, "").rpartition("/")[2].split(","))
@@ -134,9 +128,10 @@ def needs_action(environ: Mapping[str, str], *, starts_workers: bool) -> bool:
             HOOKED
         )
     if environ.get(HOOKED):
-        return not has_acted(environ) or (
-            starts_workers and environ[HOOKED].startswith(("process/", "node/"))
-        )
+        scope, *parts = environ[HOOKED].split("/")
+        if len(parts) != 2 or parts[0] != identify(environ):  # a starter has acted since
+            return True
+        return starts_workers and scope in ("process", "node")
     return not environ.get(LAUNCHED) or is_left_over(environ)
 
 

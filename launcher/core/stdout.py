@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import sys
 
 from launcher.core.errors import make_error
@@ -17,21 +18,12 @@ def write(text: str) -> None:
     """
     sys.stdout.flush()
     data = text.encode("utf-8", "surrogateescape")
-    try:
-        while data:
-            data = data[_write_some(data) :]
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise make_error("full-output", reason=error.strerror) from error
-
-
-def _write_some(data: bytes) -> int:
-    """Write once and return the number of bytes written; wait for a slow reader of a non-blocking pipe."""
-    import select
-
-    while True:
+    while data:
         try:
-            return os.write(1, data)
-        except BlockingIOError:
+            data = data[os.write(1, data) :]
+        except BlockingIOError:  # a slow reader of a non-blocking pipe
             select.select([], [1], [])
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise make_error("full-output", reason=error.strerror) from error

@@ -29,7 +29,7 @@ process 1 only.) It is not the last one, which Valgrind uses. It is a number so 
 armed need not ``import signal``.
 """
 TEMPLATE = "LAUNCHER_TEMPLATE"
-"""Variable of a process that is to become all ranks by forks, see `launcher.guest.template`."""
+"""Variable of a process that is to become all ranks by forks, see `launcher.inprocess.template`."""
 _TYPE, _REGULAR, _OTHERS_WRITE = 0o170000, 0o100000, 0o002
 
 
@@ -82,7 +82,7 @@ def _open_own(path):
     found = os.fstat(fd)
     if found.st_mode & _TYPE != _REGULAR or found.st_uid not in own or found.st_nlink != 1:
         os.close(fd)
-        raise OSError("no regular file of ours")
+        raise OSError("not a regular file of this user")
     return fd
 
 
@@ -100,7 +100,7 @@ def _is_free():
 
 def _become_template(here, job):
     # type: (str, str) -> None
-    """Become a template, see `launcher.guest.template`; return in each rank that is forked."""
+    """Become a template, see `launcher.inprocess.template`; return in each rank that is forked."""
     from _frozen_importlib_external import SourceFileLoader
 
     path = os.path.join(os.path.dirname(here), "template.py")

@@ -7,7 +7,7 @@ import time
 
 from launcher.core.signal import signal
 from launcher.machine.process import is_orphaned
-from launcher.process.signals import ENDING, ENDING_IDLE, name_signal, send
+from launcher.process.signal_file import ENDING, ENDING_IDLE, name_signal, send
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
