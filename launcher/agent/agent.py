@@ -262,7 +262,7 @@ class Agent:
         if self.observers.progress is not None:
             runtime.loop.guard(self.observers.progress.finish)
         self.observers.look()
-        is_told = runtime.forwarder.told is not None or self.observers.preemption.has_begun
+        is_told = runtime.forwarder.told is not None or self.observers.is_preempted
         moments.has_failed = self.outcomes.has_failed and not is_told
         if self.group.refused is not None:
             self.coordination.on_refused(self.group.refused)

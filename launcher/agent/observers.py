@@ -270,6 +270,11 @@ class Observers:
             self._preemption = PreemptionResponse(self.runtime, self._coordination.on_preemption)
         return self._preemption
 
+    @property
+    def is_preempted(self) -> bool:
+        """Whether the preemption of a node has begun to stop the processes."""
+        return self._preemption is not None and self._preemption.has_begun
+
     # --- one attempt
 
     def begin(self) -> None:
@@ -300,6 +305,7 @@ class Observers:
         """Yield the observers of an attempt: seconds after its start, and what begins then."""
         runtime, watch, output = self.runtime, self.runtime.watch, self.runtime.output
         yield 0.0, self.answer
+        yield SERVE_AFTER_S, load_messages
         if self.milestones is not None:
             yield 0.0, self.milestones.begin_attempt
         yield 0.0, self._read_counters
@@ -532,6 +538,11 @@ def watch_progress(runtime: Runtime) -> ProgressGate | None:
 
         search = Search(rule.progress_pattern, runtime.group.helpers, runtime.loop, runtime.say)
     return ProgressGate(rule, search, runtime.say)
+
+
+def load_messages() -> None:
+    """Load what prints messages: the launcher's files may be gone when there is something to say."""
+    import launcher.core.redact  # noqa: F401
 
 
 def read_last_output(runtime: Runtime, hidden: list[Cause]) -> None:

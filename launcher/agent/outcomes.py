@@ -106,7 +106,7 @@ class Outcomes:
     def has_failed(self) -> bool:
         """Whether a process of this node failed, or we ended the job as a failure."""
         runtime = self._runtime
-        return runtime.first is not None or runtime.reason is not None or self._observers.preemption.has_begun
+        return runtime.first is not None or runtime.reason is not None or self._observers.is_preempted
 
     def find(self) -> Outcome:
         """Return how the processes of this node ended; call it when all have ended."""

@@ -410,6 +410,6 @@ class ProcessGroup:
         return describe_some(self.find_survivors(), DESCRIBED_MAX)
 
     def dismiss_watchdog(self) -> None:
-        """End the watchdog, because the job has ended normally."""
-        if self.watchdog is not None:
+        """End the watchdog. If a fault of ours ends us before the processes, it stays, and kills them."""
+        if self.watchdog is not None and (self.stopper.gave_up or not self.running):
             self.watchdog.dismiss()

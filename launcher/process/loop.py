@@ -7,10 +7,13 @@ busy.
 
 from __future__ import annotations
 
+import os
 import select
 import sys
 import time
 from errno import EBADF, ENOENT, EPERM
+
+from launcher.core.errors import attempt
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
 
 
 BATCH = 64
+FAULT = "internal launcher error"
 FAULTS_SAID = 3
 """Number of our own faults that are printed one by one: a repeated fault must not fill the log."""
 SAY_AGAIN_S = 60.0
@@ -147,12 +151,16 @@ class Loop:
         self.timers.remove(limit)
 
     def guard(self, action: Callable[[], None]) -> bool:
-        """Run an action; print our own fault instead of raising it. Return whether there was none."""
+        """Run an action; print our own fault and never raise it. Return whether there was none."""
         try:
             action()
         except Exception:
             kind, error, _ = sys.exc_info()
-            self._tell(f"{getattr(kind, '__name__', kind)}: {error}")
+            name = getattr(kind, "__name__", str(kind))
+            try:
+                self._tell(f"{name}: {error}")
+            except Exception:  # what prints it may be what is at fault
+                attempt(os.write, 2, f"launcher: {FAULT}, the job continues: {name}\n".encode())
             return False
         return True
 
@@ -211,7 +219,5 @@ class Loop:
         is_early = self._faults <= FAULTS_SAID
         if is_early or now >= self._said_at + SAY_AGAIN_S:
             self._said_at = now
-            many = (
-                "internal launcher error" if is_early else f"{self._faults} internal launcher errors so far"
-            )
+            many = FAULT if is_early else f"{self._faults} internal launcher errors so far"
             self._say(f"{many}, the job continues: {what}", "internal-error")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.process.looking import is_gone, read_pid, wait_for
-from tests.process.starting import clean_environ, launch, open_launcher
+from tests.process.starting import ROOT, clean_environ, launch, open_launcher
 
 FORWARDED = sorted(
     signal.valid_signals()
@@ -648,3 +649,64 @@ def test_a_fault_of_the_launcher_does_not_end_the_job() -> None:
     )
     assert done.returncode in (3, 4), done.stderr
     assert "internal launcher error, the job continues: RuntimeError: made by the test" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "number", "status"),
+    [
+        ("exit 0", None, 0),
+        ("test $RANK = 1 && exit 3; sleep 600", None, 3),
+        ("sleep 600", signal.SIGTERM, 143),
+    ],
+    ids=["success", "failure", "stop"],
+)
+def test_files_of_the_launcher_that_are_gone_change_no_end(
+    command: str, number: int | None, status: int, tmp_path: Path
+) -> None:
+    """Another version is installed over it during the job: what is still to be loaded does not exist."""
+    package, go, orphan = tmp_path / "launcher", tmp_path / "go", tmp_path / "orphan"
+    shutil.copytree(Path(ROOT, "launcher"), package, ignore=shutil.ignore_patterns("__pycache__"))
+    begin = f"test $RANK = 1 || {{ setsid sleep 600 & echo $! > {orphan}; }}"
+    script = f"{begin}; until test -e {go}; do sleep 0.05; done"
+    words = ("run", "--nproc-per-node", "2", "--", "sh", "-c", f"{script}; {command}")
+    with open_launcher(*words, environ={"PYTHONPATH": str(tmp_path)}, folder=str(tmp_path)) as process:
+        pid = read_pid(orphan)
+        time.sleep(1.0)
+        package.rename(tmp_path / "old")
+        go.touch()
+        if number is not None:
+            time.sleep(0.3)
+            process.send_signal(number)
+        _, said = process.communicate(timeout=30)
+    assert process.returncode == status, said
+    assert not status or "internal launcher error, the job continues" in said
+    wait_for(lambda: is_gone(pid), "what a rank has started has ended")
+
+
+ENDS_EARLY = """
+import os, sys
+from launcher.process.loop import Loop
+turn = Loop.turn
+def fail(self, *, wait=True):
+    if os.path.exists(os.environ["READY"]):
+        raise RuntimeError("made by the test")
+    turn(self, wait=wait)
+Loop.turn = fail
+from launcher.cli.entry import main
+os._exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_fault_that_ends_the_launcher_ends_its_processes(tmp_path: Path) -> None:
+    """What the processes have started, too: the watchdog is not dismissed before they have ended."""
+    script = f"test $RANK = 1 || {{ setsid sleep 600 & echo $! > {tmp_path}/orphan; }}; exec sleep 600"
+    done = subprocess.run(
+        [sys.executable, "-c", ENDS_EARLY, "run", "--nproc-per-node", "2", "--", "sh", "-c", script],
+        env=clean_environ(READY=str(tmp_path / "orphan")),
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert done.returncode not in (0, None)
+    assert "RuntimeError: made by the test" in done.stderr
+    wait_for(lambda: is_gone(read_pid(tmp_path / "orphan")), "what a rank has started has ended")

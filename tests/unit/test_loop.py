@@ -54,3 +54,14 @@ def test_a_timer_that_cannot_say_when_ends_nothing() -> None:
     loop.timers.append(Broken())
     assert turn_for(loop, 0.5) < 20
     assert said and "no time" in said[0]
+
+
+def test_a_fault_of_what_prints_faults_is_no_other(capfd: pytest.CaptureFixture[str]) -> None:
+    """What was to be done goes on: the launcher's own files are gone, for example."""
+
+    def fail(text: str, event: str, **fields: object) -> None:
+        raise ImportError(text)
+
+    loop = Loop(fail)
+    assert not loop.guard(lambda: [][0])
+    assert capfd.readouterr().err == "launcher: internal launcher error, the job continues: IndexError\n"
