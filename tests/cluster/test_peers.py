@@ -421,6 +421,7 @@ def test_a_second_job_on_the_same_hosts_is_a_job_of_its_own(pair: Job) -> None:
 
 
 @pytest.mark.torch
+@pytest.mark.thorough  # tests/cluster/test_recovery_training.py trains on nodes, and loses ranks
 @pytest.mark.parametrize("engine", ["process", "torchrun"])
 def test_real_training_ends_well_and_ends_together(pair: Job, engine: str) -> None:
     """The same training twice: to its end, and with a rank killed on the way."""
