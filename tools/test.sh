@@ -8,8 +8,8 @@ set -euo pipefail
 # shellcheck source=tools/setup.sh
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 
-SUITE="not thorough"
-[[ ${1-} != --thorough ]] || { SUITE=thorough && shift; }
+SUITE="not thorough" LIMIT_S=900
+[[ ${1-} != --thorough ]] || { SUITE=thorough LIMIT_S=3600 && shift; }
 PURE=(tests/golden tests/fuzz tests/corpus tests/simulate) # need nothing but the project
 
 # needs_of PATH: prints what the tests of a path need besides the project.
@@ -60,13 +60,13 @@ check() {
 
 # Tests that must not run beside each other name the same xdist_group. pytest runs as a module, so that the checkout is
 # on sys.path. Without the signals' defaults we would ignore, in the background of a script or under nohup, those that
-# the tests send. There are more workers than processors, because many tests wait. A test that hangs fails after a quarter
-# of an hour, with its stack.
+# the tests send. There are more workers than processors, because many tests wait. A test that hangs fails after LIMIT_S,
+# with its stack.
 totals=$(mktemp)
 trap 'rm -f "$totals" "${types-}"' EXIT
 run_tests() {
   env --default-signal=HUP,INT,QUIT,TSTP,TTIN,TTOU python -m pytest -m "$SUITE" -n "$(($(nproc) * 5 / 2))" --dist loadgroup \
-    --timeout 900 --timeout-method signal --durations 25 --durations-min 2 -r a --no-fold-skipped "$@" </dev/null | tee -a "$totals"
+    --timeout "$LIMIT_S" --timeout-method signal --durations 25 --durations-min 2 -r a --no-fold-skipped "$@" </dev/null | tee -a "$totals"
 }
 
 setup_tools
