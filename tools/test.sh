@@ -45,6 +45,7 @@ setup_known_horovod() {
 paths=()
 for argument; do
   path=${argument%%::*}
+  [[ $path != tests/* || -e $path ]] || fail "no such file or directory: $path"
   [[ $path == -* || ! -e $path ]] || paths+=("$(realpath -s "$path")")
 done
 ((${#paths[@]})) || paths=("$CHECKOUT/tests")
