@@ -23,8 +23,9 @@ from tests.process.starting import ROOT
 pytestmark = [pytest.mark.root, pytest.mark.xdist_group("slurm")]
 
 LAUNCHER = (sys.executable, "-m", "launcher")
-# One of several launchers on a node becomes the command: its parent is whoever started the task. A launcher
-# that is alone on its node stays: it starts several processes, or sees whether its only one meets others.
+# One of several launchers on a node becomes the command, whose parent is then the program that started the
+# task. A launcher that is alone on its node stays: it starts several processes, or sees whether its only one
+# meets others.
 SHOW = """\
 launcher=stays
 case $(cat /proc/$PPID/comm) in slurmstepd|orted|hydra_pmi_proxy|mpirun) launcher=gone; esac

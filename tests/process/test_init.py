@@ -669,13 +669,14 @@ def test_files_of_the_launcher_that_are_gone_change_no_end(
     begin = f"test $RANK = 1 || {{ setsid sleep 600 & echo $! > {orphan}; }}"
     script = f"{begin}; until test -e {go}; do sleep 0.05; done"
     words = ("run", "--nproc-per-node", "2", "--", "sh", "-c", f"{script}; {command}")
-    with open_launcher(*words, environ={"PYTHONPATH": str(tmp_path)}, folder=str(tmp_path)) as process:
+    environ = {"PYTHONPATH": str(tmp_path), "TMPDIR": str(tmp_path)}
+    with open_launcher(*words, environ=environ, folder=str(tmp_path)) as process:
         pid = read_pid(orphan)
-        time.sleep(1.0)
+        wait_for(lambda: [*tmp_path.glob("launcher_*/status")], "it has loaded what watches a job")
         package.rename(tmp_path / "old")
-        go.touch()
-        if number is not None:
-            time.sleep(0.3)
+        if number is None:
+            go.touch()
+        else:
             process.send_signal(number)
         _, said = process.communicate(timeout=30)
     assert process.returncode == status, said

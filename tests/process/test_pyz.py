@@ -115,7 +115,7 @@ def test_a_job_with_a_restart_runs_from_it(file: File) -> None:
 
 @pytest.mark.thorough
 def test_a_running_job_is_looked_at(file: File) -> None:
-    """Status and stacks: the ranks load the in-process code from the folder."""
+    """Status and stacks: the ranks load the in-process code from the directory."""
     words = ("run", "--nproc-per-node", "2", "--", sys.executable, file.script(HANGS), str(file.home))
     job = file.open(*words)
     try:

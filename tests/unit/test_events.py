@@ -92,7 +92,7 @@ def test_each_message_names_its_event_and_is_printed_in_one_way() -> None:
     # A message without a literal name fails, and one that hides it in a variable.
     assert len(found_events()) > 100
     assert [place for place, names in found_events() if names is None] == []
-    # The prefix stands in one place, in the failure report, which `say_as_is` prints, and where that fails.
+    # The prefix is in one place, in the failure report, which `say_as_is` prints, and where that fails.
     reports = {"failure/report.py", "failure/causes.py"}
     allowed = {"core/log.py", *reports, "remote/started.py", "process/loop.py"}
     found = {
